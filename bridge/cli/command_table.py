@@ -22,6 +22,12 @@ from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
 from bridge.cli.commands.leave import leave, uninstall
 from bridge.cli.commands.offload import offload, unoffload, webhook
+from bridge.cli.commands.placement import (
+    list_placement,
+    render_placement,
+    run_placement,
+    simulate_placement,
+)
 from bridge.cli.commands.prune import prune
 from bridge.cli.commands.rbac import rbac_fleet, rbac_home, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
@@ -144,6 +150,26 @@ _add(
     to=_volume,
 )
 _add("Commands", "cancel", cancel, "bridge volume cancel shop/data-db-0", to=_volume)
+
+_placement = _add_group(_USE, "placement", "Place pods at home and on virtual nodes by policy.")
+_add(
+    "Commands",
+    "simulate",
+    simulate_placement,
+    "bridge placement simulate -f deployment.yaml",
+    "bridge placement simulate -f job.yaml --policy policy.yaml -o json",
+    to=_placement,
+)
+_add("Commands", "list", list_placement, "bridge placement list", to=_placement)
+_add("Commands", "run", run_placement, "bridge placement run", to=_placement)
+_add(
+    "Commands",
+    "render",
+    render_placement,
+    "bridge placement render --image registry.example/bridge:1 | kubectl apply -f -",
+    "bridge placement render --admission v1beta1 --release-by infra/bridge",
+    to=_placement,
+)
 
 _OBSERVE = "Observe and diagnose"
 _add(_OBSERVE, "status", status, "bridge status", "bridge status burst -o json")

@@ -24,7 +24,13 @@ from bridge.base.join_settings import (
     invalid_option,
 )
 from bridge.node import lease_namespace
-from bridge.rbac import fleet_permissions, home_policy, permissions, remote_policy
+from bridge.rbac import (
+    fleet_permissions,
+    home_policy,
+    permissions,
+    placement_permissions,
+    remote_policy,
+)
 from bridge.rbac.permissions import Permission
 from translators.derived_names import truncated_name
 from translators.object_accessors import Object
@@ -92,6 +98,7 @@ class HomePermissions:
         storage = volumes if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
+            *placement_permissions.HOME_ROOM,
             *permissions.in_place_of_node(self.identity),
             *tokens,
             *certificates,
@@ -283,6 +290,23 @@ def fleet_objects(account: Account, namespace: str, secrets: Sequence[str]) -> l
     description = "Lets Cluster Bridge serve the Remotes of this namespace"
     granted = fleet_permissions.for_remotes(namespace, secrets)
     return _granted(account.role("remotes"), account, granted, description)
+
+
+def placer_objects(account: Account, releasing: Iterable[Account] = ()) -> list[Object]:
+    """The account of the placer, and its roles. ``releasing``: accounts of bridges that release the
+    held pods when no placer runs."""
+    description = "Permissions of Cluster Bridge's placer: to place pods by PlacementPolicies"
+    release = "Lets Cluster Bridge release the pods that wait for a placer when none runs"
+    namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
+    return [
+        *map(_namespace, namespaces),
+        _service_account(account),
+        *_granted(account.role("placer"), account, placement_permissions.PLACER, description),
+        *chain.from_iterable(
+            _granted(it.role("release"), it, placement_permissions.RELEASE, release)
+            for it in releasing
+        ),
+    ]
 
 
 def remote_objects(
