@@ -33,8 +33,8 @@ export function close() {
 
 /** Listens for Escape. */
 export function start() {
-  byId("details").addEventListener("keydown", (event) => {
-    if (event.key === "Escape") {
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && isOpen()) {
       event.preventDefault();
       close();
     }
@@ -51,7 +51,6 @@ function draw() {
     click: () => choose(key), keydown: (event) => {
       if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
       choose(tab === "explain" ? "events" : "explain");
-      byId(`tab-${tab}`).focus();
     },
   }, title);
   panel.replaceChildren(
@@ -70,6 +69,7 @@ function choose(key) {
   tab = key;
   draw();
   load();
+  byId(`tab-${tab}`).focus(); // the one that had the focus was replaced
 }
 
 const skeleton = () => el("div", { class: "skeleton" }, ...Array.from({ length: 6 }, () => el("span")));
@@ -100,7 +100,7 @@ function explain(report) {
   const reason = (it) => `${it.field ? `${it.field}: ` : ""}${it.why}`;
   return [
     el("p", { class: "summary" }, report.summary),
-    section("Why it does not run", report.waiting.map((it) => point(it.side, it.why))),
+    section("Problems", report.waiting.map((it) => point(it.side, it.why))),
     section("Rejected", report.refusals.map((it) => point(it.by, reason(it)))),
     section("Placement", report.placement.obstacles.map((it) => point("home", reason(it)))),
     report.remote ? section("In the remote", [pairs({

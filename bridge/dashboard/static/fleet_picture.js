@@ -1,7 +1,7 @@
 // Home, its remotes by tier, and the links between them. A card selects its remote.
 
 import { announce, byId, el, setAttribute, setText, svg } from "./dom.js";
-import { bytes, count, number, resourceName } from "./format.js";
+import { bytes, cost, count, number, resourceName } from "./format.js";
 import { areaPath, linePath } from "./plots.js";
 import { select, state, subscribe, values } from "./store.js";
 
@@ -136,11 +136,10 @@ function drawCard(remote) {
   setAttribute(card, "aria-label", spoken(remote));
   const shown = mainResources(remote);
   card.replaceChildren(
-    el("span", { class: "card-head" }, dot(tone), el("span", { class: "card-name", title: remote.name }, remote.name)),
-    el("span", { class: "card-line" },
-      el("span", { class: `card-state ${tone}`, title: problems.map((it) => it.text).join("\n") },
-        problems[0]?.text ?? [remote.status, remote.versions.remote].filter(Boolean).join(" · ")),
-      remote.cost === null ? "" : el("span", { class: "chip" }, `cost ${number(remote.cost)}`)),
+    el("span", { class: "card-head" }, dot(tone), el("span", { class: "card-name", title: remote.name }, remote.name),
+      remote.cost === null ? "" : el("span", { class: "card-cost" }, `cost ${cost(remote.cost)}`)),
+    el("span", { class: `card-state ${tone}`, title: problems.map((it) => it.text).join("\n") },
+      problems[0]?.text ?? [remote.status, remote.versions.remote].filter(Boolean).join(" · ")),
     el("span", { class: "meters" }, ...shown.map(meter)),
     el("span", { class: "card-foot" }, el("span", { class: "pods-now" }, el("b", {}, remote.pods ? number(remote.pods.total) : "?"), " pods"),
       svg("svg", { class: "spark", viewBox: `0 0 ${SPARK.width} ${SPARK.height}`, preserveAspectRatio: "none" },

@@ -10,6 +10,10 @@ export function number(value) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
+/** A cost: two decimals or more, so that costs below one compare at a glance. */
+export const cost = (value) =>
+  value.toLocaleString("en", { minimumFractionDigits: value % 1 ? 2 : 0, maximumFractionDigits: 4 });
+
 /** An amount of bytes with a binary unit. */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";

@@ -36,5 +36,5 @@ showTheme();
 plots.start();
 fleetPicture.start();
 details.start();
-podTable.start({ open: details.open, close: details.close });
+podTable.start({ open: details.open });
 live.connect();

@@ -23,13 +23,13 @@ const COLUMNS = [
 const GROUPS = { bad: "Failing", warn: "Waiting", good: "Running", dim: "Completed" };
 const RANK = { bad: 0, warn: 1, good: 2, dim: 3 };
 
-const view = { rows: [], active: "", sort: "status", direction: "ascending", open: () => {}, close: () => {} };
+const view = { rows: [], active: "", sort: "status", direction: "ascending", open: () => {} };
 const pool = [];
 let pending = 0;
 
-/** Builds the table. `open` is called with the row whose details the user wants, `close` with none. */
-export function start({ open, close }) {
-  Object.assign(view, { open, close });
+/** Builds the table. `open` is called with the row whose details the user wants. */
+export function start({ open }) {
+  view.open = open;
   build();
   subscribe("pods", schedule);
   subscribe("selected", () => {
@@ -143,7 +143,8 @@ function sortBy(column) {
   byId("scroller").scrollTop = 0;
   showSort();
   announce(`Sorted by ${column.title.toLowerCase()}, ${view.direction}`);
-  schedule();
+  compute();
+  paint();
 }
 
 function showSort() {
@@ -218,7 +219,6 @@ function onKey(event) {
   const moves = { ArrowDown: at + 1, ArrowUp: at < 0 ? 0 : at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: view.rows.length - 1 };
   if (event.key in moves) activate(moves[event.key]);
   else if ((event.key === "Enter" || event.key === " ") && at >= 0) view.open(view.rows[at]);
-  else if (event.key === "Escape") view.close();
   else return;
   event.preventDefault();
 }

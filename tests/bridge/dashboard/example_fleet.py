@@ -38,19 +38,19 @@ class Example(NamedTuple):
 _REMOTES = (
     Example("berlin-a", "1-owned", "0.02", 448, 1536, 0),
     Example("berlin-b", "1-owned", "0.02", 448, 1536, 0),
-    Example("osaka-lab", "1-owned", "0.03", 256, 1024, 16),
+    Example("osaka-lab", "1-owned", "0.03", 256, 1024, 48),
     Example("gpu-hall", "1-owned", "0.05", 384, 3072, 64),
     Example("edge-north", "1-owned", "0.04", 64, 256, 0),
     Example("aws-frankfurt", "2-reserved", "0.09", 640, 2560, 0),
     Example("aws-dublin", "2-reserved", "0.09", 640, 2560, 0),
     Example("gcp-belgium", "2-reserved", "0.08", 480, 1920, 8),
     Example("gcp-finland", "2-reserved", "0.08", 480, 1920, 0),
-    Example("azure-west", "2-reserved", "0.10", 320, 1280, 0),
     Example("azure-north", "2-reserved", "0.10", 320, 1280, 0),
     Example("aws-oregon", "3-on-demand", "0.21", 1024, 4096, 0),
     Example("aws-virginia", "3-on-demand", "0.20", 1024, 4096, 32),
     Example("gcp-iowa", "3-on-demand", "0.19", 768, 3072, 0),
     Example("gcp-tokyo", "3-on-demand", "0.24", 768, 3072, 0),
+    Example("azure-west", "3-on-demand", "0.22", 320, 1280, 0),
     Example("azure-texas", "3-on-demand", "0.22", 512, 2048, 0),
     Example("ovh-gravelines", "3-on-demand", "0.15", 256, 1024, 0),
     Example("hetzner-1", "3-on-demand", "0.12", 256, 1024, 0),
@@ -60,7 +60,7 @@ _REMOTES = (
 _APPS = ("checkout", "catalog", "search", "render", "train", "ingest", "mailer", "billing", "api")
 _NAMESPACES = ("shop", "media", "research", "data", "platform", "payments")
 #: The remote that is away, one that is slow, one that is cordoned.
-AWAY, SLOW, CORDONED = "gcp-tokyo", "azure-texas", "edge-north"
+AWAY, SLOW, CORDONED = "aws-dublin", "gcp-finland", "edge-north"
 #: Markup in the message of a rejected pod: a page that parses it would run it.
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 
