@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,34 +22,29 @@ from tests.bridge.dashboard import example_fleet
 from tests.fakeapi import FakeApi
 
 REMOTES, PODS_COUNT = 20, 5000
-#: Limits in milliseconds, for a browser that draws on a shared processor: the median of the times
-#: between two frames while scrolling, and the longest task of the page's main thread.
-MEDIAN_FRAME, LONGEST_TASK = 50, 400
+#: Frames of the measurement, and the limit of the main thread's processor time for one of them, in
+#: milliseconds: a display has 60 a second. Other tests run beside this one, so that the time
+#: between two frames is printed and has no limit.
+FRAMES, PROCESSOR = 40, 16
 #: The ratio of WCAG 2.1, level AA, for text of this size.
 CONTRAST = 4.5
 
-#: Scrolls through the whole table and measures the frames.
+#: Scrolls through the whole table, and returns the median time between frames in milliseconds.
 _SCROLL = """
 new Promise((done) => {
   const scroller = document.getElementById('scroller');
-  const frames = [], tasks = [];
-  new PerformanceObserver((list) => tasks.push(...list.getEntries().map((it) => it.duration)))
-    .observe({ type: 'longtask' });
+  const frames = [];
   let last = performance.now();
   const step = (now) => {
     frames.push(now - last);
     last = now;
-    scroller.scrollTop += scroller.scrollHeight / 90;
-    if (frames.length < 90) requestAnimationFrame(step);
-    else setTimeout(() => done({
-      median: frames.sort((a, b) => a - b)[45],
-      longest: Math.max(0, ...tasks),
-      rows: document.querySelectorAll('.row').length,
-    }), 100);
+    scroller.scrollTop += scroller.scrollHeight / COUNT;
+    if (frames.length < COUNT) requestAnimationFrame(step);
+    else done(frames.sort((a, b) => a - b)[COUNT / 2]);
   };
   requestAnimationFrame(step);
 })
-"""
+""".replace("COUNT", str(FRAMES))
 
 #: Texts whose contrast with the colour behind them is too low. A canvas converts any colour.
 _CONTRAST = """
@@ -154,7 +148,8 @@ async def _check_picture(page: Browser) -> None:
         assert word in label
     assert await page.evaluate("document.querySelectorAll('.link').length") == len(tiers)
     assert len(await _texts(page, ".plot-title")) == 5
-    assert await _text(page, "[data-series=pods] .plot-now") == "5,000"
+    now = "document.querySelector('[data-series=pods] .plot-now').textContent"
+    await page.until(f"{now} === '5,000'")
     assert await page.evaluate(_NAMELESS) == []
 
 
@@ -296,15 +291,15 @@ async def _check_fluency(page: Browser, api: FakeApi) -> None:
 
     task = asyncio.create_task(change())
     try:
-        started = time.monotonic()
-        measured = await page.evaluate(_SCROLL)
+        before = await page.processor_seconds()
+        median = await page.evaluate(_SCROLL)
+        each = (await page.processor_seconds() - before) * 1000 / FRAMES
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    print(f"frames: {measured}, in {time.monotonic() - started:.1f} s")
-    assert measured["rows"] < 100
-    assert measured["median"] <= MEDIAN_FRAME, measured
-    assert measured["longest"] <= LONGEST_TASK, measured
+    print(f"a frame takes {each:.1f} ms of the processor, and came each {median:.1f} ms")
+    assert await page.evaluate("document.querySelectorAll('.row').length") < 100
+    assert each <= PROCESSOR
 
 
 async def _check_narrow(page: Browser) -> None:

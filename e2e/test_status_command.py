@@ -200,7 +200,13 @@ def _page_at_this_machine(bridged: Bridged) -> None:
                 text = "document.body.innerText"
                 await page.until(f"{text}.includes({json.dumps(bridged.node)})")
                 # The bridge, home's pods, and an explanation that reads from both clusters.
-                await page.until(f"document.querySelector('.card.good') && {text}.includes('web')")
+                await page.until("document.querySelector('.row')?.textContent.includes('web')")
+                await page.until(
+                    "document.querySelector('[data-series=started] .line[d^=M]') !== null"
+                )
+                # The condition of the bridge's own page is still there.
+                assert HOSTILE in await page.evaluate(f"{text}.replaceAll('\\n', ' ')")
+                assert await page.evaluate("document.title.includes('cluster-bridge')")
                 await page.evaluate("document.querySelector('.row').click()")
                 await page.until("document.querySelector('.summary')?.textContent.includes('runs')")
                 assert page.complaints == []

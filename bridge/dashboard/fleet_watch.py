@@ -35,6 +35,8 @@ from translators.object_accessors import Object, name_of
 
 #: Seconds between two queries of a bridge while a page is open; after a failure.
 POLL_SECONDS, RETRY_SECONDS = 3.0, 10.0
+#: Seconds that the first sample waits at most until all pods are listed.
+FIRST_SECONDS = 10.0
 #: Longest metrics of a bridge that are parsed, in bytes.
 MAX_METRICS = 4 * 1024 * 1024
 
@@ -44,8 +46,8 @@ class _Remote:
     """One virtual node."""
 
     node: Object
+    pods: Informer
     task: asyncio.Task[None] | None = None
-    pods: Informer | None = None
     answer: Object | str = "not queried yet"
     """The bridge's answer, or why there is none."""
     counters: tuple[float, Counters] | None = None
@@ -61,6 +63,7 @@ class FleetWatch:
         self, home: KubeClient, name: str | None, group: asyncio.TaskGroup, history: History
     ) -> None:
         self._home, self._group = home, group
+        self._is_whole = name is None
         fields = f"metadata.name={name}" if name is not None else ""
         self._nodes = Informer(home, NODES, fields=fields)
         self._nodes.on_change(self._node_changed)
@@ -143,12 +146,11 @@ class FleetWatch:
 
     def _status(self, remote: _Remote) -> Object:
         informer, name = remote.pods, name_of(remote.node)
-        if informer is not None and informer.synced.is_set():
+        if informer.synced.is_set():
             status = node_pod_summary.summarize_node(remote.node, self.pods.counts(name))
         else:
-            why = informer.error if informer is not None else None
             status = node_pod_summary.summarize_node(remote.node, None)
-            status["podsUnknown"] = f"home: {why or 'not listed yet'}"
+            status["podsUnknown"] = f"home: {informer.error or 'not listed yet'}"
         if isinstance(remote.answer, str):
             return {**status, "volumes": None, "bridge": None, "bridgeUnknown": remote.answer}
         return {**status, **remote.answer}
@@ -165,7 +167,7 @@ class FleetWatch:
             "context": printable(self._home.config.context),
             "server": printable(strip_credentials(self._home.config.server)),
             "version": self._version,
-            "nodes": len(own),
+            "nodes": len(own) if self._is_whole else None,
             "cpu": total.get("cpu", 0) / 1000,
             "memory": total.get("memory", 0),
             "remotes": len(self._remotes),
@@ -188,7 +190,7 @@ class FleetWatch:
         if new is not None and node_object.is_virtual_node(new):
             remote = self._remotes.get(name)
             if remote is None:
-                remote = self._remotes[name] = _Remote(new)
+                remote = self._remotes[name] = _Remote(new, self._watch_pods(name))
                 run = self._follow(name, remote)
                 remote.task = self._group.create_task(run, name=f"follow-{name}")
             remote.node = new
@@ -200,8 +202,7 @@ class FleetWatch:
             self.history.keep_only(self._remotes)
         self._changed()
 
-    async def _follow(self, name: str, remote: _Remote) -> None:
-        """Watches the pods of one remote and queries its bridge, until cancelled."""
+    def _watch_pods(self, name: str) -> Informer:
         informer = Informer(self._home, PODS, fields=f"spec.nodeName={name}", slim=slim_pod)
 
         def pod_changed(old: Object | None, new: Object | None) -> None:
@@ -211,9 +212,12 @@ class FleetWatch:
         informer.on_change(pod_changed)
         informer.on_synced(lambda: self._touch(name))
         informer.on_state(lambda _: self._touch(name))
-        remote.pods = informer
+        return informer
+
+    async def _follow(self, name: str, remote: _Remote) -> None:
+        """Watches the pods of one remote and queries its bridge, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(informer.run(), name=f"watch-pods-{name}")
+            group.create_task(remote.pods.run(), name=f"watch-pods-{name}")
             while True:
                 answer = await status_client.fetch_bridge_status(self._home, name)
                 if answer != remote.answer:
@@ -228,6 +232,11 @@ class FleetWatch:
 
     async def _sample(self) -> None:
         """Samples all remotes once per interval, until cancelled."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_SECONDS):
+                await self._nodes.synced.wait()
+                for it in list(self._remotes.values()):
+                    await it.pods.synced.wait()
         while True:
             remotes = dict(self._remotes)
             await self._read_version()
@@ -254,7 +263,7 @@ class FleetWatch:
             started = rate(old.started, new.started, end - start)
             errors = rate(old.errors, new.errors, end - start)
             relay = rate(old.relayed, new.relayed, end - start)
-        is_listed = remote.pods is not None and remote.pods.synced.is_set()
+        is_listed = remote.pods.synced.is_set()
         pods = float(self.pods.counts(name).phases.total()) if is_listed else None
         answer = remote.answer
         lag = None if isinstance(answer, str) else _lag(answer)

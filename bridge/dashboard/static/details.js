@@ -108,8 +108,8 @@ function explain(report) {
     })]) : "",
     section("References", report.references.map((it) => reference(it))),
     section("Dropped fields", report.notCarried.map((it) => point("", reason(it)))),
-    section("Differences in the remote", report.differences.map((it) => el("li", { class: "difference" }, el("code", {}, it.path), " ", it.why ?? it.change ?? ""))),
-    section("Conditions", report.conditions.map((it) => el("li", {}, el("span", { class: "side" }, it.side), el("b", {}, it.type), ` ${it.status}`,
+    folded("Differences in the remote", report.differences.map((it) => el("li", { class: "difference" }, el("code", {}, it.path), " ", it.why ?? it.change ?? ""))),
+    folded("Conditions", report.conditions.map((it) => el("li", {}, el("span", { class: "side" }, it.side), el("b", {}, it.type), ` ${it.status}`,
       it.message ? el("span", { class: "dim" }, ` ${it.message}`) : ""))),
     section("Not examined", report.notLookedAt.map((it) => el("li", { class: "dim" }, it))),
   ].filter(Boolean);
@@ -118,6 +118,12 @@ function explain(report) {
 function section(title, items) {
   if (!items.length) return "";
   return el("section", {}, el("h3", {}, title), items[0].tagName === "DL" ? items[0] : el("ul", { class: "points" }, ...items));
+}
+
+/** A section that a click or Enter opens: long, and seldom needed. */
+function folded(title, items) {
+  if (!items.length) return "";
+  return el("details", {}, el("summary", {}, `${title} (${items.length})`), el("ul", { class: "points" }, ...items));
 }
 
 const point = (side, text) => el("li", {}, side ? el("span", { class: "side" }, side) : "", text);

@@ -77,7 +77,7 @@ function drawHome() {
       "dl",
       { class: "pairs" },
       ...pair("Version", home.version || "–"),
-      ...pair("Nodes", number(home.nodes)),
+      ...(home.nodes === null ? [] : pair("Nodes", number(home.nodes))),
       ...(home.nodes ? pair("CPU", `${number(home.cpu)} cores`) : []),
       ...(home.nodes ? pair("Memory", bytes(home.memory)) : []),
       ...pair("Remotes", number(home.remotes)),
@@ -141,7 +141,7 @@ function drawCard(remote) {
     el("span", { class: `card-state ${tone}`, title: problems.map((it) => it.text).join("\n") },
       problems[0]?.text ?? [remote.status, remote.versions.remote].filter(Boolean).join(" · ")),
     el("span", { class: "meters" }, ...shown.map(meter)),
-    el("span", { class: "card-foot" }, el("span", { class: "pods-now" }, el("b", {}, remote.pods ? number(remote.pods.total) : "?"), " pods"),
+    el("span", { class: "card-foot" }, el("span", { class: "pods-now" }, el("b", {}, remote.pods ? number(remote.pods.total) : "?"), remote.pods?.total === 1 ? " pod" : " pods"),
       svg("svg", { class: "spark", viewBox: `0 0 ${SPARK.width} ${SPARK.height}`, preserveAspectRatio: "none" },
         svg("path", { class: "area" }), svg("path", { class: "line", "vector-effect": "non-scaling-stroke" }))),
   );

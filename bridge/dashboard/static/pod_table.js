@@ -69,7 +69,7 @@ function build() {
       el("button", { type: "button", click: () => sortBy(column) }, column.title, el("span", { class: "arrow", "aria-hidden": "true" })))));
   const body = el("div", { id: "rows", class: "rows", role: "rowgroup" });
   const scroller = el("div", { id: "scroller", class: "scroller" }, body);
-  byId("pods").append(el("div", { role: "rowgroup" }, head), scroller, el("p", { id: "no-pods", class: "empty", hidden: true }));
+  byId("pods").append(el("div", { role: "rowgroup" }, head), scroller);
   setAttribute(byId("pods"), "aria-colcount", COLUMNS.length);
   scroller.addEventListener("scroll", () => requestAnimationFrame(paint), { passive: true });
   new ResizeObserver(() => requestAnimationFrame(paint)).observe(scroller);

@@ -78,6 +78,8 @@ def put_fleet(api: FakeApi, *, remotes: int, pods: int) -> None:
         api.put(virtual_node(it))
     for number in range(pods):
         _put_old(api, pod(number, _REMOTES[_place(number, remotes)].name))
+    for namespace in _NAMESPACES:
+        api.put(objects.service_account("default", namespace))
     api.route("GET", "/api/v1/nodes/*/proxy/*", _answer)
 
 
