@@ -2,8 +2,8 @@
 
         python -m e2e.browser URL FILE       writes a screenshot of the page
 
-`Browser` opens pages, evaluates expressions in them, takes screenshots, and records errors of
-scripts and violations of the Content-Security-Policy.
+`Browser` opens pages, evaluates expressions in them, presses keys, takes screenshots, and records
+requests, errors of scripts and violations of the Content-Security-Policy.
 """
 
 from __future__ import annotations
@@ -34,6 +34,20 @@ START, ANSWER, SOON = 60.0, 30.0, 30.0
 LOOK = 0.1
 WIDTH, HEIGHT = 1000, 800
 _LISTENS = re.compile(rb"DevTools listening on (ws://\S+)")
+#: Windows' codes of keys without a character.
+_KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    "PageUp": 33,
+    "PageDown": 34,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 _OPTIONS = (
     "--headless=new",
     "--disable-gpu",
@@ -53,6 +67,8 @@ class Browser:
         self._session = ""
         self.complaints: list[str] = []
         """Errors since the page was opened."""
+        self.requests: list[str] = []
+        """The addresses of all requests."""
 
     async def begin(self) -> None:
         """Creates the page and enables its error events."""
@@ -61,7 +77,7 @@ class Browser:
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
         )
         self._session = attached["sessionId"]
-        for domain in ("Page", "Log", "Runtime"):
+        for domain in ("Page", "Log", "Runtime", "Network"):
             await self._ask(f"{domain}.enable")
 
     async def go(self, url: str) -> None:
@@ -92,9 +108,41 @@ class Browser:
             text = await self.evaluate("document.body.innerText")
             raise AssertionError(f"not in {SOON:.0f} s: {expression}\n{text}") from None
 
-    async def picture(self) -> bytes:
-        """A screenshot of the whole page, as PNG."""
-        answer = await self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    async def resize(self, width: int, height: int) -> None:
+        """Sets the size of the visible part, in CSS pixels."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self._ask("Emulation.setDeviceMetricsOverride", **metrics)
+
+    async def emulate(self, **features: str) -> None:
+        """Sets media features, such as ``prefers_color_scheme="dark"``."""
+        named = [{"name": key.replace("_", "-"), "value": it} for key, it in features.items()]
+        await self._ask("Emulation.setEmulatedMedia", features=named)
+
+    async def press(self, key: str) -> None:
+        """Presses and releases a key, such as ``Enter`` or ``/``."""
+        code = _KEYS.get(key, ord(key.upper()) if len(key) == 1 else 0)
+        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+        event = {"key": key, "windowsVirtualKeyCode": code}
+        await self._ask("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
+        await self._ask("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    async def type(self, text: str) -> None:
+        """Enters text where the focus is."""
+        await self._ask("Input.insertText", text=text)
+
+    async def processor_seconds(self) -> float:
+        """The processor time of the page's main thread so far: unlike the duration of frames, it
+        does not depend on what else the machine does."""
+        await self._ask("Performance.enable", timeDomain="threadTicks")
+        answer = await self._ask("Performance.getMetrics")
+        found = {it["name"]: float(it["value"]) for it in answer["metrics"]}
+        return found["TaskDuration"]
+
+    async def picture(self, *, whole: bool = True) -> bytes:
+        """A screenshot of the whole page or its visible part, as PNG."""
+        answer = await self._ask(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+        )
         return base64.b64decode(answer["data"])
 
     async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
@@ -118,6 +166,8 @@ class Browser:
             entry = params["entry"]
             if entry["level"] in ("warning", "error"):
                 self.complaints.append(f"{entry['level']}: {entry['text']}")
+        elif event.get("method") == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
         elif event.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(str(params["exceptionDetails"]))
 

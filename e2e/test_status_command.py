@@ -188,20 +188,30 @@ def _watched_on_a_terminal(bridged: Bridged) -> None:
 
 
 def _page_at_this_machine(bridged: Bridged) -> None:
-    command = (BRIDGE, "status", bridged.node, "--page")
+    command = (BRIDGE, "dashboard", bridged.node, "--no-open")
     with command_terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
         shown.wait_for_text("until Ctrl-C")
-        found = re.search(r"http://127\.0\.0\.1:\d+/\S+/bridge/", shown.text)
+        found = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", shown.text)
         assert found
 
-        async def look() -> str:
+        async def look() -> None:
             async with browser.opened() as page:
                 await page.go(found[0])
-                text: str = await page.evaluate("document.body.innerText")
+                text = "document.body.innerText"
+                await page.until(f"{text}.includes({json.dumps(bridged.node)})")
+                # The bridge, home's pods, and an explanation that reads from both clusters.
+                await page.until("document.querySelector('.row')?.textContent.includes('web')")
+                await page.until(
+                    "document.querySelector('[data-series=started] .line[d^=M]') !== null"
+                )
+                # The condition of the bridge's own page is still there.
+                assert HOSTILE in await page.evaluate(f"{text}.replaceAll('\\n', ' ')")
+                assert await page.evaluate("document.title.includes('cluster-bridge')")
+                await page.evaluate("document.querySelector('.row').click()")
+                await page.until("document.querySelector('.summary')?.textContent.includes('runs')")
                 assert page.complaints == []
-                return text
 
-        assert "serves the node" in asyncio.run(look())
+        asyncio.run(look())
         assert shown.interrupt() == 0
 
 

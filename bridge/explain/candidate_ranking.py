@@ -52,10 +52,18 @@ class Candidate:
 
 
 async def rank_candidates(
-    home: KubeClient, pod: Object, *, home_id: str, storage: PodStorage, not_checked: list[str]
+    home: KubeClient,
+    pod: Object,
+    *,
+    home_id: str,
+    storage: PodStorage,
+    not_checked: list[str],
+    only: str = "",
 ) -> list[Candidate]:
-    """All virtual nodes of home, the best first. Failed reads are appended to ``not_checked``."""
-    nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
+    """All virtual nodes of home, the best first, or ``only`` the one of this name. Failed reads are
+    appended to ``not_checked``."""
+    fields = f"metadata.name={only}" if only else ""
+    nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE, fields=fields)).items
     bound = await asyncio.gather(
         *(
             best_effort_reads.list_objects(

@@ -85,6 +85,9 @@ class ExplainSettings:
     """The virtual node; "" selects one."""
     kind: str = "Pod"
     """The kind of ``name``: Pod or Deployment."""
+    ranks_others: bool = True
+    """Whether the other virtual nodes are examined for a pod that is bound to one: that lists all
+    of their pods."""
 
 
 @dataclass(slots=True)
@@ -242,6 +245,7 @@ async def _choose_node(home: KubeClient, settings: ExplainSettings, facts: PodFa
         home_id=home_id_from_uid(await cluster_uid(home)),
         storage=facts.storage,
         not_checked=facts.not_checked,
+        only="" if settings.ranks_others else facts.bound_to,
     )
     known = {it.name: it for it in facts.candidates}
     if settings.node and settings.node not in known:

@@ -3,7 +3,8 @@
 - Data: `node_pod_summary` is built from home's objects; a running bridge serves it with its own
   state at `status_endpoint`, and `status_client` reads both through home's API server.
 - Presentation: `status_tree` lays a status out, for `terminal_output` and `dashboard_page`.
-  `dashboard_server` forwards the page to a browser on this machine.
+  `fleet_view` reduces the statuses of several remotes to an overview, for `fleet_table` and
+  `bridge.dashboard`.
 - `event_list` and `version_report` implement `bridge events` and `bridge version`.
 
 docs/reference/status.md lists every field.

@@ -6,6 +6,8 @@ docs/reference/status.md documents the fields; published names stay.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
+from math import isfinite
 
 from bridge.node import node_object
 from bridge.node.join_record import recorded_network
@@ -13,12 +15,54 @@ from translators.capacity import pod_requests
 from translators.capacity.node_capacity import resource_sort_key
 from translators.capacity.pod_requests import Amounts
 from translators.object_accessors import Object, metadata, name_of, namespace_of
+from translators.ownership_labels import DOMAIN
 from translators.pods import pod_status
 
 #: The values of a pod's ``status.phase``.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
+#: Labels of the Node, written by users: the tier of the remote, and its cost as a number.
+LABEL_TIER = f"{DOMAIN}/tier"
+LABEL_COST = f"{DOMAIN}/cost"
 #: Rejected pods that are listed by name; the others are only counted.
 MAX_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PodSummary:
+    """The part of one pod that is counted."""
+
+    phase: str
+    ready: bool = False
+    deleting: bool = False
+    requested: Amounts = field(default_factory=dict)
+    """Its requests; none once it has ended."""
+    rejection: Object | None = None
+    """Name, reason and message of a pod that the bridge does not create in the remote."""
+
+
+def summarize_pod(pod: Object) -> PodSummary:
+    """The summary of a pod of home."""
+    status = pod.get("status") or {}
+    phase, ready, rejection = status.get("phase"), False, None
+    for condition in status.get("conditions") or ():
+        kind, value = condition.get("type"), condition.get("status")
+        if kind == "Ready" and value == "True":
+            ready = True
+        elif kind == pod_status.CONDITION_ACCEPTED and value == "False":
+            rejection = {
+                "namespace": namespace_of(pod),
+                "name": name_of(pod),
+                "reason": str(condition.get("reason") or ""),
+                "message": str(condition.get("message") or ""),
+            }
+    has_ended = phase in pod_status.TERMINAL_PHASES
+    return PodSummary(
+        phase=phase if phase in PHASES else "Unknown",
+        ready=ready,
+        deleting=bool(metadata(pod).get("deletionTimestamp")),
+        requested={} if has_ended else pod_requests.requests_of(pod),
+        rejection=rejection,
+    )
 
 
 class PodCounts:
@@ -32,31 +76,19 @@ class PodCounts:
 
     def add(self, pod: Object) -> None:
         """Counts a pod."""
-        status = pod.get("status") or {}
-        phase = status.get("phase")
-        self.phases[phase if phase in PHASES else "Unknown"] += 1
-        self.deleting += bool(metadata(pod).get("deletionTimestamp"))
-        for condition in status.get("conditions") or ():
-            kind, value = condition.get("type"), condition.get("status")
-            if kind == "Ready" and value == "True":
-                self.ready += 1
-            elif kind == pod_status.CONDITION_ACCEPTED and value == "False":
-                self._add_rejected(pod, condition)
-        if phase not in pod_status.TERMINAL_PHASES:
-            for resource, amount in pod_requests.requests_of(pod).items():
-                self.requested[resource] = self.requested.get(resource, 0) + amount
+        self.add_summary(summarize_pod(pod))
 
-    def _add_rejected(self, pod: Object, condition: Object) -> None:
-        self.rejected += 1
-        if len(self._named) < MAX_NAMED:
-            self._named.append(
-                {
-                    "namespace": namespace_of(pod),
-                    "name": name_of(pod),
-                    "reason": str(condition.get("reason") or ""),
-                    "message": str(condition.get("message") or ""),
-                }
-            )
+    def add_summary(self, pod: PodSummary) -> None:
+        """Counts a pod that was summarized before."""
+        self.phases[pod.phase] += 1
+        self.deleting += pod.deleting
+        self.ready += pod.ready
+        for resource, amount in pod.requested.items():
+            self.requested[resource] = self.requested.get(resource, 0) + amount
+        if pod.rejection is not None:
+            self.rejected += 1
+            if len(self._named) < MAX_NAMED:
+                self._named.append(pod.rejection)
 
     def as_dict(self) -> Object:
         """The counts, as the status has them."""
@@ -79,6 +111,8 @@ def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
         "ready": node_object.is_ready(obj),
         "cordoned": bool((obj.get("spec") or {}).get("unschedulable")),
         "created": metadata(obj).get("creationTimestamp"),
+        "tier": _label(obj, LABEL_TIER),
+        "cost": _cost(_label(obj, LABEL_COST)),
         "conditions": [_condition(it) for it in status.get("conditions") or ()],
         "network": _network(obj),
         "resources": _resources(status, pods),
@@ -88,6 +122,19 @@ def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
             "bridge": node_object.bridge_version(obj),
         },
     }
+
+
+def _label(node: Object, name: str) -> str:
+    return str((metadata(node).get("labels") or {}).get(name) or "")
+
+
+def _cost(text: str) -> float | None:
+    """The number in a label; None without a valid one."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if isfinite(found) else None
 
 
 def _network(node: Object) -> Object | None:

@@ -1,7 +1,9 @@
 """Shows statuses on a terminal or in a file, once or whenever they change.
 
-On a terminal the tree is drawn, and redrawn in place. Anywhere else the output is plain text, and
-`follow` writes one line per change. Text from the clusters is never interpreted as markup.
+One node is a tree. Several are a table with one line each (`bridge.status.fleet_table`), and the
+trees of those that need attention. On a terminal both are drawn, and redrawn in place. Anywhere
+else the output is plain text, and `follow` writes one line per change. Text from the clusters is
+never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bridge.base.command_output import Output, format_document, format_table
-from bridge.status import status_tree
+from bridge.status import fleet_table, status_tree
+from bridge.status.fleet_table import Cell
 from bridge.status.status_client import StatusWatch
 from bridge.status.status_tree import Branch, Tone
 from translators.object_accessors import Object
@@ -27,23 +30,73 @@ if TYPE_CHECKING:
 MAX_INTERVAL, MIN_INTERVAL = 2.0, 0.5
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
+HINT = "`bridge status NODE` shows everything of one node"
+#: Width of a bar, in characters.
+BAR_WIDTH = 8
 NO_NODES = "home has no virtual nodes; `bridge join` creates one"
 
 
 def render(statuses: Sequence[Object]) -> str:
-    """The trees of all nodes, drawn if standard output is a terminal."""
+    """The node as a tree, or several as an overview; drawn if standard output is a terminal."""
     if not statuses:
         return NO_NODES
-    roots = [status_tree.build_tree(it) for it in statuses]
     if not sys.stdout.isatty():
-        return "\n".join(status_tree.plain_text(it) for it in roots)
+        parts = [] if len(statuses) == 1 else [_plain_fleet(statuses)]
+        trees = map(status_tree.build_tree, _in_full(statuses))
+        return "\n".join([*parts, *map(status_tree.plain_text, trees), *_hint(statuses)])
     from rich.console import Console
 
     console = Console(file=sys.stdout)
     with console.capture() as captured:
-        for root in roots:
-            console.print(_drawn(root))
+        for it in _renderables(statuses):
+            console.print(it)
     return captured.get()
+
+
+def _in_full(statuses: Sequence[Object]) -> Sequence[Object]:
+    """The nodes that are shown as trees."""
+    return statuses if len(statuses) == 1 else fleet_table.needing_attention(statuses)
+
+
+def _hint(statuses: Sequence[Object]) -> list[str]:
+    return [] if len(statuses) == len(_in_full(statuses)) else [HINT]
+
+
+def _plain_fleet(statuses: Sequence[Object]) -> str:
+    headers, rows = fleet_table.build_table(statuses)
+    return format_table(headers, fleet_table.plain_rows(rows))
+
+
+def _renderables(statuses: Sequence[Object]) -> list[RenderableType]:
+    """The drawn parts, from top to bottom."""
+    if not statuses:
+        return [_text(Branch(NO_NODES))]
+    fleet = [] if len(statuses) == 1 else [_drawn_fleet(statuses)]
+    trees = [_drawn(status_tree.build_tree(it)) for it in _in_full(statuses)]
+    return [*fleet, *trees, *(_text(Branch(it)) for it in _hint(statuses))]
+
+
+def _drawn_fleet(statuses: Sequence[Object]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    headers, rows = fleet_table.build_table(statuses)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
+    for name in headers:
+        table.add_column(name.upper(), no_wrap=name != "problem")
+
+    def draw(cell: Cell) -> Text:
+        text = Text()
+        if cell.percent is not None:
+            full = min(BAR_WIDTH, round(BAR_WIDTH * cell.percent / 100))
+            text.append("━" * full, style=_STYLES[cell.tone] or "cyan")
+            text.append("━" * (BAR_WIDTH - full) + " ", style="bright_black")
+        text.append(status_tree.printable(cell.text), style=_STYLES[cell.tone])
+        return text
+
+    for row in rows:
+        table.add_row(*map(draw, row))
+    return table
 
 
 def node_names(statuses: Sequence[Object]) -> list[str]:
@@ -134,8 +187,7 @@ def _open_display(output: Output) -> Iterator[Callable[[list[Object]], None]]:
     with Live(console=Console(file=sys.stdout), auto_refresh=False) as live:
 
         def draw(statuses: list[Object]) -> None:
-            roots = [_drawn(status_tree.build_tree(it)) for it in statuses]
-            live.update(Group(*(roots or [_text(Branch(NO_NODES))])), refresh=True)
+            live.update(Group(*_renderables(statuses)), refresh=True)
 
         yield draw
         # The final output is not cropped to the screen.

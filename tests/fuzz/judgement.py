@@ -19,6 +19,7 @@ _RESPONSE = re.compile(rb"HTTP/1\.[01] (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r
 #: The headers that a response may have.
 _HEADERS = {
     *("allow", "cache-control", "connection", "content-length", "content-security-policy"),
+    *("cross-origin-opener-policy", "cross-origin-resource-policy"),
     *("content-type", "date", "location", "referrer-policy", "retry-after", "server", "upgrade"),
     *("transfer-encoding", "www-authenticate", "x-content-type-options", "x-frame-options"),
 }

@@ -209,7 +209,7 @@ def _listeners(started: dict[str, Any]) -> list[Listener]:
         Listener("kubelet", ports["kubelet"], True, True, kubelet, b"/configz"),
         Listener("webhook", ports["webhook"], True, False, webhook, b"/livez"),
         Listener("probe", ports["probe"], False, False, probes, b"/livez"),
-        Listener("dashboard", page.port, False, True, (dashboard, b"/x/bridge/"), dashboard),
+        Listener("dashboard", page.port, False, True, (dashboard, b"/x/main.js"), dashboard),
     ]
 
 

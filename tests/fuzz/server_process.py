@@ -23,11 +23,12 @@ from bridge.app import probe_server
 from bridge.app.probe_server import ProbeHandler, serve_probes
 from bridge.base.event_loop import CancelSafeLoop
 from bridge.certificates.tls_key_pair import read_files, server_context
+from bridge.dashboard.loopback_server import loopback_server
 from bridge.kubelet.server import KubeletServer
 from bridge.net import accepted_connections
 from bridge.offload.webhook_server import AdmissionServer
-from bridge.status.dashboard_server import loopback_server
 from sync.kube.client import KubeClient
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.kubelet.fake_api_servers import FakePodDirectory, access_for
 from tests.bridge.kubelet.pki import client_context
 
@@ -120,7 +121,9 @@ async def _serve(home: str, reviews: str, remote: str, folder: Path) -> None:
             "webhook": await webhook.start("127.0.0.1", 0, server_context(pair, client_ca="")),
             "probe": probe_port,
         }
-        url = await stack.enter_async_context(loopback_server(client, "virtual"))
+        url = await stack.enter_async_context(
+            loopback_server(client, "virtual", ref=KubeconfigRef())
+        )
         _print({"ports": ports, "dashboard": url})
         pooled = {urlsplit(it).port or 0 for it in (home, reviews)}
         async for _ in await _standard_input():

@@ -71,12 +71,16 @@ def dashboard(
     opens: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 is any free port.")
+    ] = 0,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Serve the status page of a virtual node on this machine, and open it in the browser.
+    """Show all remotes, their pods and the last hour on a page of this machine, live.
 
-    Prints the URL and runs until Ctrl-C. NODE is required if home has several virtual nodes.
+    Serves the page read-only on 127.0.0.1, prints its address, opens it in the browser and runs
+    until Ctrl-C. With NODE, the page shows this virtual node alone.
     """
     from bridge.cli.run_until_signal import report_line, run
 
@@ -84,12 +88,18 @@ def dashboard(
 
     async def command(stop: asyncio.Event) -> None:
         from bridge.clusters.connection import as_preflight_errors, connect
-        from bridge.status import dashboard_server
+        from bridge.dashboard import loopback_server
 
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
-                await dashboard_server.serve(
-                    client, node, stop=stop, open_browser=opens, announce=report_line
+                await loopback_server.serve(
+                    client,
+                    node,
+                    ref=home,
+                    port=port,
+                    stop=stop,
+                    open_browser=opens,
+                    announce=report_line,
                 )
 
     run(command)

@@ -1,4 +1,4 @@
-"""The dashboard and the alerts: all expressions parse, and use exposed metrics and labels."""
+"""Dashboards, alerts and runbooks: expressions use exposed metrics; each alert has its page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGET = {"job", "instance"}
 #: The label that podTargetLabels of the ServiceMonitor add to Prometheus' own series.
 UP = {"app_kubernetes_io_instance"}
 #: Variables that Grafana substitutes.
-VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*"}
+VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*", "$node": ".*"}
 
 
 def served() -> dict[str, set[str]]:
@@ -40,8 +40,12 @@ def served() -> dict[str, set[str]]:
     return found
 
 
-def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
+#: Of one bridge in detail, and of all remotes.
+BOARDS = ("dashboard.json", "fleet-dashboard.json")
+
+
+def dashboard(name: str = "dashboard.json") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return found
 
 
@@ -51,11 +55,12 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def _panels() -> Iterator[tuple[str, str]]:
-    for panel in dashboard()["panels"]:
-        for target in panel.get("targets", ()):
-            yield panel["title"], target["expr"]
-    for annotation in dashboard()["annotations"]["list"]:
-        yield annotation["name"], annotation["expr"]
+    for board in map(dashboard, BOARDS):
+        for panel in board["panels"]:
+            for target in panel.get("targets", ()):
+                yield panel["title"], target["expr"]
+        for annotation in board["annotations"]["list"]:
+            yield annotation["name"], annotation["expr"]
 
 
 EXPRESSIONS = [*_panels(), *((it["alert"], it["expr"]) for it in alerts())]
@@ -124,8 +129,9 @@ def test_stream_alert_uses_the_limit_of_the_bridge() -> None:
     assert set(Walk(near["expr"]).series) == {"bridge_streams", "bridge_kubelet_streams_limit"}
 
 
-def test_dashboard_shows_one_scrape_job_at_a_time() -> None:
-    [job] = [it for it in dashboard()["templating"]["list"] if it["name"] == "job"]
+@pytest.mark.parametrize("name", BOARDS)
+def test_dashboard_shows_one_scrape_job_at_a_time(name: str) -> None:
+    [job] = [it for it in dashboard(name)["templating"]["list"] if it["name"] == "job"]
     assert not job["multi"]
     assert not job["includeAll"]
 
@@ -170,8 +176,33 @@ def test_every_alert_has_a_description_with_existing_labels() -> None:
         assert f"`{alert['alert']}`" in page
 
 
-def test_dashboard_is_complete() -> None:
-    board = dashboard()
+def test_fleet_dashboard_has_a_row_for_each_remote() -> None:
+    board = dashboard("fleet-dashboard.json")
+    [node] = [it for it in board["templating"]["list"] if it["name"] == "node"]
+    assert node["multi"]
+    assert node["includeAll"]
+    rows = [it for it in board["panels"] if it["type"] == "row"]
+    assert rows[-1]["repeat"] == "node"
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            assert "$node" in target["expr"], panel["title"]
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    folder = ROOT / "docs" / "runbooks"
+    assert {it.stem for it in folder.glob("*.md")} == {it["alert"] for it in alerts()}
+    for alert in alerts():
+        url = alert["annotations"]["runbook_url"]
+        assert url == f"https://cluster-bridge.io/runbooks/{alert['alert']}.html"
+        page = (folder / f"{alert['alert']}.md").read_text(encoding="utf-8")
+        headings = [it for it in page.splitlines() if it.startswith("#")]
+        assert headings == [f"# {alert['alert']}", "## Impact", "## Confirm", "## Act"]
+        assert f"Severity: {alert['labels']['severity']}." in " ".join(page.split())
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_dashboard_is_complete(name: str) -> None:
+    board = dashboard(name)
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,6 +73,19 @@ def test_tree_is_drawn_on_a_terminal(screen: Screen) -> None:
     assert "FieldRefused: [red]markup[/red] :smile: \ufffd[2J" in text
     assert ("├──" in text) == screen.isatty()
     assert ("\x1b[" in text) == screen.isatty()
+
+
+def test_several_nodes_are_a_table_and_trees_of_those_with_problems(screen: Screen) -> None:
+    away = status(name="away[red]", ready=False, tier="2")
+    text = shown.render([status(), away])
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", it) for it in text.splitlines()]
+    assert lines[0].split()[:4] == ["REMOTE", "STATUS", "TIER", "CPU"]
+    assert lines[1].split()[:2] == ["away[red]", "NotReady"]
+    assert lines[2].split()[:2] == ["remote", "Ready"]
+    assert sum(it.startswith("away[red]: NotReady") for it in lines) == 1
+    assert not any(it.startswith("remote: Ready") for it in lines)
+    assert lines[-1] == shown.HINT
+    assert ("━" in text) == screen.isatty()
 
 
 def test_no_color_is_honoured(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:

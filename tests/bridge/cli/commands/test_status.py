@@ -13,10 +13,11 @@ import yaml
 
 from bridge.base.command_error import PreflightError
 from bridge.clusters import connection
+from bridge.dashboard import loopback_server
 from bridge.drain import drain_procedure
 from bridge.drain.drain_procedure import DrainResult
 from bridge.drain.pod_filters import DrainOptions
-from bridge.status import dashboard_server, event_list, status_client
+from bridge.status import event_list, status_client
 from sync.kube.api_errors import Forbidden
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
@@ -61,11 +62,13 @@ class Home:
         _: object,
         name: str | None,
         *,
+        ref: object,
+        port: int,
         stop: asyncio.Event,
         open_browser: bool,
         announce: object,
     ) -> None:
-        self._record(name, open_browser)
+        self._record(name, open_browser, port)
 
 
 @pytest.fixture
@@ -83,7 +86,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(event_list, "list_events", fake.listed)
     monkeypatch.setattr(drain_procedure, "cordon", fake.cordon)
     monkeypatch.setattr(drain_procedure, "drain", fake.drain)
-    monkeypatch.setattr(dashboard_server, "serve", fake.serve)
+    monkeypatch.setattr(loopback_server, "serve", fake.serve)
     return fake
 
 
@@ -135,13 +138,14 @@ def test_page_excludes_watch_and_output(
 
 def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
     assert invoke("status", "remote", "--page").exit_code == 0
-    assert home.calls[-1] == ("remote", False)
+    assert home.calls[-1] == ("remote", False, 0)
     assert invoke("status", "--open").exit_code == 0
-    assert home.calls[-1] == (None, True)
+    assert home.calls[-1] == (None, True, 0)
     assert invoke("dashboard", "remote").exit_code == 0
-    assert home.calls[-1] == ("remote", True)
-    assert invoke("dashboard", "--no-open").exit_code == 0
-    assert home.calls[-1] == (None, False)
+    assert home.calls[-1] == ("remote", True, 0)
+    assert invoke("dashboard", "--no-open", "--port", "8080").exit_code == 0
+    assert home.calls[-1] == (None, False, 8080)
+    assert invoke("dashboard", "--port", "70000").exit_code == 2
 
 
 def test_events_prints_a_table_or_json(invoke: Invoke, home: Home) -> None:

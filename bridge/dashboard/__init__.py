@@ -1,0 +1,10 @@
+"""`bridge dashboard`: a page with all remotes of home, live, for a browser on this machine.
+
+- `fleet_watch` watches home and queries the bridges; `pod_table` has the pods with the changes
+  since any revision, `history` the samples of the last hour, and `metrics_reading` reads what the
+  samples are made of.
+- `live_stream` sends changes to a page, `pod_details` explains one pod, `loopback_server` answers
+  the requests, and `static/` is the page: plain modules without a build step.
+
+docs/how-to/dashboard.md describes the page.
+"""

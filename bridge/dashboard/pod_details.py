@@ -1,0 +1,48 @@
+"""Reads the details of one pod that a page requests: `bridge explain` and its Events.
+
+`bridge explain` reads from both clusters with the user's kubeconfigs, so that at most
+`MAX_CONCURRENT` run, each for `TIMEOUT_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bridge.status.event_list import event_record
+from sync.kube.api_resources import EVENTS
+from sync.kube.client import KubeClient
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.object_accessors import Object
+
+#: Explanations at the same time, and the time for one in seconds.
+MAX_CONCURRENT, TIMEOUT_SECONDS = 2, 30.0
+#: Events of one pod, the newest.
+MAX_EVENTS = 100
+
+
+class PodDetails:
+    """Reads details of pods. ``ref`` is home's kubeconfig."""
+
+    def __init__(self, home: KubeClient, ref: KubeconfigRef) -> None:
+        self._home, self._ref = home, ref
+        self._free = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def explain(self, namespace: str, name: str) -> Object:
+        """The report of `bridge explain`. Raises KubeError, PreflightError and TimeoutError."""
+        # Imported late: a page without a selected pod does not need it.
+        from bridge.explain import json_report
+        from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
+
+        settings = ExplainSettings(
+            home=self._ref, remote=None, namespace=namespace, name=name, ranks_others=False
+        )
+        async with asyncio.timeout(TIMEOUT_SECONDS), self._free:
+            return json_report.build_report(await look_up_pod(settings))
+
+    async def events(self, namespace: str, name: str) -> list[Object]:
+        """The Events of the pod at home, the newest first. Raises KubeError and TimeoutError."""
+        fields = f"involvedObject.kind=Pod,involvedObject.name={name}"
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            found = await self._home.list(EVENTS, namespace=namespace, fields=fields)
+        records = [event_record(it, "") for it in found.items]
+        return sorted(records, key=lambda it: str(it["last"]), reverse=True)[:MAX_EVENTS]
