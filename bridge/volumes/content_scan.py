@@ -16,7 +16,7 @@ from hashlib import sha256
 LINE_MAX = 64 * 1024
 _FILE = re.compile(rb"f [0-7]+ (\d+) (\d+) \d+ (\d+) -?\d+ ")
 _OTHER = re.compile(rb"[do] [0-7]+ (\d+) (\d+) |l (\d+) (\d+) ")
-_CONTENT = re.compile(rb"\\?[0-9a-f]{64} [ *]")
+_CONTENT = re.compile(rb"\\?(?:[0-9a-f]{64}|[0-9a-f]{128}) [ *]")
 #: Bytes of a block of tar: an entry has one for its header, and files whole ones.
 _BLOCK = 512
 _MODULUS = 1 << 256
@@ -31,7 +31,7 @@ class ContentScan:
     """The summary of a volume."""
 
     contents: bool = False
-    """Whether the scan has the SHA-256 of each file."""
+    """Whether the scan has the digest of each file."""
     lines: int = 0
     files: int = 0
     size: int = 0
@@ -39,7 +39,7 @@ class ContentScan:
     archived: int = 0
     """Bytes of a tar stream of it, without the names of links and long paths."""
     hashed: int = 0
-    """Bytes of the files whose SHA-256 is known."""
+    """Bytes of the files whose digests are known."""
     largest_id: int = 0
     """The largest user or group ID."""
     total: int = 0

@@ -23,6 +23,7 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.volumes import (
     claim_moves,
+    source_read,
     transfer_checks,
     transfer_pods,
     transfer_summary,
@@ -207,11 +208,7 @@ class Transfer:
             transfer_pod(claim, target, plan.target_node, settings.image, reads_only=False),
         ]
         try:
-            await transfer_pods.start(home, pods, claim=target, timeout=settings.timeout)
-            self._notify(f"home: transfer pods run on {transfer_summary.node_names(plan)}")
-            transfer_checks.check_unused(claim, await self._pods())
-            source = await home.get(PODS, name_of(pods[0]), namespace=namespace)
-            copied = await copy_volume(home, source, pods[1], self._meter)
+            source, copied = await self._copy_between(plan, pods, target)
         except BaseException:
             self._meter.end()
             await transfer_pods.delete_if_possible(home, namespace, uid)
@@ -225,6 +222,22 @@ class Transfer:
             f"{copied.seconds:.1f} s"
         )
         return source, copied
+
+    async def _copy_between(
+        self, plan: TransferPlan, pods: list[Object], target: str
+    ) -> tuple[Object, Copied]:
+        """Starts the pods, and copies between them; returns the source's pod, as it was created."""
+        home, settings = self._home, self._settings
+        await transfer_pods.create(home, pods)
+        await transfer_pods.wait_until_ready(home, pods[0], claim=target, timeout=settings.timeout)
+        async with source_read.reading(home, pods[0], self._meter) as source:
+            await transfer_pods.wait_until_ready(
+                home, pods[1], claim=target, timeout=settings.timeout
+            )
+            self._notify(f"home: transfer pods run on {transfer_summary.node_names(plan)}")
+            transfer_checks.check_unused(plan.claim, await self._pods())
+            found = await home.get(PODS, name_of(pods[0]), namespace=settings.namespace)
+            return found, await copy_volume(home, source, pods[1], self._meter)
 
     async def _finish_copy(self, claim: Object, target: str) -> None:
         """Marks the copy as complete, unless another command has begun to replace it."""
