@@ -79,12 +79,15 @@ async def _send(home: KubeClient, source: SourceRead, target: Object, meter: Met
 
 
 async def _pump(sender: ShellStream, receiver: ShellStream, source: Object, meter: Meter) -> None:
-    framed = FramedInput(receiver.write)
+    framed = None if receiver.can_end_input else FramedInput(receiver.write)
+    write = receiver.write if framed is None else framed.write
+    if framed is None:
+        await write(f"{volume_scripts.RAW}\n".encode())
     async for data in sender.output():
-        await framed.write(data)
+        await write(data)
         meter.add(len(data))
     transfer_shell.check_ended(sender, source, "read")
-    await framed.end()
+    await (receiver.end_input() if framed is None else framed.end())
 
 
 async def _receive(receiver: ShellStream, target: Object) -> None:

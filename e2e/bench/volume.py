@@ -52,7 +52,7 @@ def run(
     with _volume(home, remote, settings.size, log):
         for number in range(settings.rounds):
             taken["kubectl_cp"].append(_kubectl_cp(remote, file, settings.size))
-            command, stream = _bridge_copy(home, settings.size)
+            command, stream = _bridge_copy(home, remote, settings.size)
             taken["command"].append(command)
             taken["stream"].append(stream)
             latest = ", ".join(f"{name} {found[-1]:.1f} MB/s" for name, found in taken.items())
@@ -83,7 +83,7 @@ def _kubectl_cp(remote: Cluster, file: Path, size: int) -> float:
     return rate
 
 
-def _bridge_copy(home: Cluster, size: int) -> tuple[float, float]:
+def _bridge_copy(home: Cluster, remote: Cluster, size: int) -> tuple[float, float]:
     """MB/s of the whole command, and of its stream."""
     options = ("--to", streams.NODE, "--storage-class", CLASS, "--image", BUSYBOX, "--yes")
     began = time.perf_counter()
@@ -97,6 +97,13 @@ def _bridge_copy(home: Cluster, size: int) -> tuple[float, float]:
         raise RuntimeError(f"bridge volume copy failed: {done.stderr}")
     result: dict[str, Any] = json.loads(done.stdout)
     home.kubectl("delete", "pvc", "-n", NAMESPACE, COPY, timeout=120)
+    # The bridge deletes the empty namespace; the next command would wait for its end.
+    namespace = ("get", "namespace", streams.REMOTE_NAMESPACE)
+    wait_for(
+        lambda: remote.kubectl(*namespace, check=False).returncode != 0,
+        "the remote's namespace is deleted",
+        seconds=120,
+    )
     return size / took / 1e6, size / result["copySeconds"] / 1e6
 
 

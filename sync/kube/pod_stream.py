@@ -3,7 +3,8 @@
 The status that an exec reports can be lost: when a command ends, a kubelet may reset the connection
 before its last messages have arrived. So the script runs in a shell that writes a trailer to
 standard output, with a token that no output contains and the exit status, and then waits until the
-client closes the connection. Output is complete exactly if its trailer has arrived.
+client closes the connection, or some seconds if the client has ended its input. Output is complete
+exactly if its trailer has arrived.
 
 The exec uses SPDY (`sync.kube.spdy_exec`), or a WebSocket where the server has no SPDY.
 
@@ -28,7 +29,7 @@ from sync.kube.api_errors import Unreachable
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from sync.kube.pod_exec import PROTOCOL
-from sync.kube.spdy_exec import open_spdy_exec
+from sync.kube.spdy_exec import SpdyExec, open_spdy_exec
 
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 #: Bytes of standard error that are kept: the last.
@@ -36,6 +37,8 @@ STDERR_MAX = 4096
 #: Seconds for the rest of standard error after the end of standard output.
 STDERR_SECONDS = 5.0
 _TOKEN_BYTES = 16
+#: Seconds in which the client receives the trailer of a script whose input has ended.
+_LINGER_SECONDS = 10
 #: Bytes of the trailer: end of line, token, blank, three digits, end of line.
 _TRAILER = 2 * _TOKEN_BYTES + 6
 
@@ -43,7 +46,7 @@ _TRAILER = 2 * _TOKEN_BYTES + 6
 class _Exec(Protocol):
     """The connection of an exec. Both methods raise OSError and aiohttp's errors."""
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes, *, is_last: bool = False) -> None:
         """Sends standard input. Returns when the connection's buffer has room."""
 
     def messages(self) -> AsyncIterator[tuple[int, bytes]]:
@@ -55,7 +58,9 @@ class _WebSocketExec:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         self._socket = socket
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes, *, is_last: bool = False) -> None:
+        if is_last:
+            raise RuntimeError("a WebSocket cannot end the input of a command")
         await self._socket.send_bytes(b"\0" + data)
 
     async def messages(self) -> AsyncIterator[tuple[int, bytes]]:
@@ -89,6 +94,16 @@ class ShellStream:
         Unreachable."""
         with self._client.map_read_errors(self._path):
             await self._connection.send(data)
+
+    @property
+    def can_end_input(self) -> bool:
+        """Whether the connection can end standard input before the script ends."""
+        return isinstance(self._connection, SpdyExec)
+
+    async def end_input(self) -> None:
+        """Ends standard input. Raises Unreachable."""
+        with self._client.map_read_errors(self._path):
+            await self._connection.send(b"", is_last=True)
 
     async def output(self) -> AsyncIterator[bytes]:
         """Standard output, as it arrives. Raises Unreachable if the connection ends before the
@@ -159,8 +174,8 @@ async def open_shell(
 
 
 def _with_trailer(script: str, token: str) -> str:
-    end = f"printf '\\n%s %03d\\n' {token} $status"
-    return f"(\n{script}\n)\nstatus=$?\necho {token} >&2\n{end}\nexec cat >/dev/null"
+    end = f"echo {token} >&2\nprintf '\\n%s %03d\\n' {token} $status"
+    return f"(\n{script}\n)\nstatus=$?\n{end}\ncat >/dev/null\nexec sleep {_LINGER_SECONDS}"
 
 
 def _failure(raw: bytes) -> str:

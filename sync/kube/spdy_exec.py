@@ -37,6 +37,7 @@ _STREAMS = {
 _STDIN_ID = 3
 _VERSION = 0x8003
 _SYN_STREAM, _PING = 1, 6
+_FIN = 1
 _HEAD = struct.Struct(">IB3s")
 _HEAD_SIZE = 8
 #: Bytes of a frame that is no output: a status, standard error, or the headers of a reply.
@@ -86,12 +87,12 @@ class SpdyExec(asyncio.Protocol):
 
     # -- the caller --------------------------------------------------------------------------
 
-    async def send(self, data: bytes) -> None:
-        """Sends standard input, less than 16 MiB. Returns when the connection's buffer has room.
-        Raises OSError."""
+    async def send(self, data: bytes, *, is_last: bool = False) -> None:
+        """Sends standard input, less than 16 MiB, and ends it if ``is_last``. Returns when the
+        connection's buffer has room. Raises OSError."""
         if self._lost or self._transport.is_closing():
             raise self._failure()
-        head = _HEAD.pack(_STDIN_ID, 0, len(data).to_bytes(3, "big"))
+        head = _HEAD.pack(_STDIN_ID, _FIN if is_last else 0, len(data).to_bytes(3, "big"))
         self._transport.writelines((head, data))
         await self._has_room.wait()
 

@@ -48,7 +48,7 @@ StorageClass = Annotated[
 Image = Annotated[
     str,
     typer.Option(
-        help="Image of the transfer pods, with sh, tar, find, stat and sha256sum.",
+        help="Image of the transfer pods, with sh, tar, find, stat, dd and sha256sum.",
     ),
 ]
 Timeout = Annotated[float, duration_option("Maximum time for the transfer pods to start or end.")]

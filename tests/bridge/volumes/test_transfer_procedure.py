@@ -171,6 +171,20 @@ async def test_failing_script_is_reported(
     await world.home.until(lambda: not world.home.objects(PODS, NAMESPACE))
 
 
+async def test_large_files_are_compared_in_parts(
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference in the last of five parts is found."""
+    monkeypatch.setattr(volume_scripts, "PART", 65536)
+    assert (await world.transfer(new_name="other")) is not None
+    assert same_files(world.data("other"), world.data())
+    change = "printf x | dd of=large seek=299999 bs=1 conv=notrunc; touch -d @1000000000 large"
+    receive = f"{volume_scripts.RECEIVE} && {{ {change}; }} >&2"
+    monkeypatch.setattr(volume_scripts, "RECEIVE", receive)
+    with pytest.raises(PreflightError, match="the copy differs from the source"):
+        await world.transfer()
+
+
 async def test_change_of_the_source_after_its_copy_is_found(
     world: VolumeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

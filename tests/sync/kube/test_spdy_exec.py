@@ -114,19 +114,21 @@ async def test_output_of_all_streams_in_any_pieces() -> None:
     assert found == {1: output, 2: b"warning", 3: b'{"status":"Success"}'}
 
 
-async def test_input_arrives_in_order() -> None:
+async def test_input_arrives_in_order_and_ends() -> None:
     pieces = [random.Random(it).randbytes(100_000) for it in range(20)]
     arrived = bytearray()
 
     async def play(peer: Peer) -> None:
-        while len(arrived) < sum(map(len, pieces)):
-            first, _, payload = await peer.frame()
+        flags = 0
+        while not flags:
+            first, flags, payload = await peer.frame()
             assert first == peer.numbers[STDIN]
             arrived.extend(payload)
 
     async with opened(play) as made:
         for piece in pieces:
             await made.send(piece)
+        await made.send(b"", is_last=True)
         assert await received(made) == {}
     assert bytes(arrived) == b"".join(pieces)
 
