@@ -35,8 +35,10 @@ class Copied:
     files: int
     size: int
     """Bytes of all files."""
-    seconds: float
-    """Of the copy, without its verification."""
+    copy_seconds: float
+    verify_seconds: float
+    start_seconds: float = 0.0
+    """Until both transfer pods ran."""
 
 
 async def copy_volume(home: KubeClient, source: SourceRead, target: Object, meter: Meter) -> Copied:
@@ -46,9 +48,10 @@ async def copy_volume(home: KubeClient, source: SourceRead, target: Object, mete
     await _check_ids(home, source, target)
     began = clock()
     await repeated(meter, lambda: _send(home, source, target, meter))
-    seconds = clock() - began
+    copied = clock()
     await repeated(meter, lambda: _verify(home, source, target, meter))
-    return Copied(source.entries.files, source.entries.size, seconds)
+    entries = source.entries
+    return Copied(entries.files, entries.size, copied - began, clock() - copied)
 
 
 async def _check_ids(home: KubeClient, source: SourceRead, target: Object) -> None:

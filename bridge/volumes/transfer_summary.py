@@ -78,7 +78,9 @@ def as_json(settings: TransferSettings, result: TransferResult, *, dry_run: bool
         "capacity": plan.size if plan else None,
         "files": copied.files if copied else None,
         "bytes": copied.size if copied else None,
-        "copySeconds": round(copied.seconds, 3) if copied else None,
+        "startSeconds": round(copied.start_seconds, 3) if copied else None,
+        "copySeconds": round(copied.copy_seconds, 3) if copied else None,
+        "verifySeconds": round(copied.verify_seconds, 3) if copied else None,
         "oldDataDeleted": result.old_deleted,
         "dryRun": dry_run,
     }
