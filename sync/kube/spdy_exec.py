@@ -43,6 +43,8 @@ _HEAD_SIZE = 8
 #: Bytes of a frame that is no output: a status, standard error, or the headers of a reply.
 CONTROL_SIZE = 256 * 1024
 _READ_AHEAD = 1024 * 1024
+#: Bytes that wait to be sent before `send` waits.
+_WRITE_BUFFER = 1024 * 1024
 
 
 async def open_spdy_exec(
@@ -126,6 +128,7 @@ class SpdyExec(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         compressor = zlib.compressobj()
         for number, (_, name) in _STREAMS.items():
             self._transport.write(_syn_stream(number, name, compressor))
