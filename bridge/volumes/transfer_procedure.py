@@ -31,7 +31,7 @@ from bridge.volumes import (
     volume_swap,
 )
 from bridge.volumes.data_transfer import Copied, copy_volume
-from bridge.volumes.progress_meter import Meter, format_size
+from bridge.volumes.progress_meter import Meter
 from bridge.volumes.transfer_checks import TransferPlan
 from bridge.volumes.transfer_objects import target_claim, transfer_pod
 from bridge.volumes.transfer_record import (
@@ -218,10 +218,7 @@ class Transfer:
             await transfer_pods.end(home, namespace, uid, timeout=settings.timeout)
         else:
             await transfer_pods.delete_if_possible(home, namespace, uid)
-        self._notify(
-            f"{copied.files} files ({format_size(copied.size)}) copied in "
-            f"{copied.copy_seconds:.1f} s, and verified in {copied.verify_seconds:.1f} s"
-        )
+        self._notify(transfer_summary.copied_message(copied))
         return source, copied
 
     async def _copy_between(

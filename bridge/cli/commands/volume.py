@@ -194,7 +194,15 @@ def _transfer(
                     dry_run=dry_run, confirm=lambda lines: _confirm(lines, assume_yes=yes)
                 )
 
-    result = run(command, stops=False, exit_within=STOP_SECONDS)
+    unfinished = f"{settings.namespace}/{settings.new_name or settings.claim}"
+    result = run(
+        command,
+        stops=False,
+        exit_within=STOP_SECONDS,
+        after_interruption=""
+        if dry_run
+        else f"run the same command again, or undo it by `bridge volume cancel {unfinished}`",
+    )
     if result is None:
         raise fail("nothing was changed")
     _print(settings, result, dry_run=dry_run, output=output)
