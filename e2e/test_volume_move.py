@@ -100,7 +100,9 @@ def test_move_from_home_to_remote_and_back(storage: ProvisionedStorage) -> None:
 
         there = ("--to", bridged.node, "--storage-class", far)
         planned = _volume(storage, "move", name, *there, "--dry-run")
-        assert f"swap the volumes: {name} has its data on {bridged.node} (dry run)" in planned
+        assert (
+            f"swap the volumes of both: {name} has its data on {bridged.node} (dry run)" in planned
+        )
         assert storage.claims().keys() == {"data"}
 
         moved = _volume(storage, "move", name, *there, *options)

@@ -128,14 +128,16 @@ def run(
     stops: bool = True,
     exit_within: float | None = None,
     reload: Callable[[], None] | None = None,
+    after_interruption: str = "",
 ) -> T:
     """Runs ``command(stop)`` and returns its result.
 
     SIGINT, SIGTERM and SIGHUP set ``stop``; a second SIGINT or SIGTERM cancels the command. If the
     process has no terminal, SIGHUP calls ``reload`` instead. With ``stops=False``, for a command
     that ignores ``stop``, the first signal cancels it. The process ends at most ``exit_within``
-    seconds after the first signal. Errors for people become one line and exit code 1; any other
-    exception is a defect and shows its traceback.
+    seconds after the first signal. Errors for people become one line and exit code 1, that of a
+    cancelled command with what to do ``after_interruption``; any other exception is a defect and
+    shows its traceback.
     """
     from bridge.base.command_error import find_user_error, user_error_types
 
@@ -146,7 +148,8 @@ def run(
     except user_error_types() as error:
         raise fail(str(error)) from None
     except asyncio.CancelledError:
-        raise fail("interrupted before it was done") from None
+        message = "interrupted before it was done"
+        raise fail("; ".join(filter(None, (message, after_interruption)))) from None
     except BaseExceptionGroup as group:
         if (reason := find_user_error(group)) is None:
             raise

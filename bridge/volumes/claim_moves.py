@@ -46,7 +46,8 @@ async def cancel(
     if record is None and not source_uid:
         raise PreflightError(
             f"home: PersistentVolumeClaim {namespace}/{name} has no unfinished move, and is no "
-            "unfinished copy; there is nothing to cancel"
+            "unfinished copy; there is nothing to cancel. Of a copy, name the new "
+            "PersistentVolumeClaim"
         )
     if record is None:
         await transfer_pods.end(home, namespace, source_uid, timeout=timeout)

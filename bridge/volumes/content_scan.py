@@ -12,11 +12,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from bridge.volumes.volume_scripts import PART
+
 #: Bytes of a line: a path has at most 4096, and a link names two.
 LINE_MAX = 64 * 1024
 _FILE = re.compile(rb"f [0-7]+ (\d+) (\d+) \d+ (\d+) -?\d+ ")
+_PART = re.compile(rb"p (\d+) [0-9a-f]{64}")
 _OTHER = re.compile(rb"[do] [0-7]+ (\d+) (\d+) |l (\d+) (\d+) ")
-_CONTENT = re.compile(rb"\\?[0-9a-f]{64} [ *]")
+_CONTENT = re.compile(rb"\\?(?:[0-9a-f]{64}|[0-9a-f]{128}) [ *]")
 #: Bytes of a block of tar: an entry has one for its header, and files whole ones.
 _BLOCK = 512
 _MODULUS = 1 << 256
@@ -31,7 +34,7 @@ class ContentScan:
     """The summary of a volume."""
 
     contents: bool = False
-    """Whether the scan has the SHA-256 of each file."""
+    """Whether the scan has the digest of each file."""
     lines: int = 0
     files: int = 0
     size: int = 0
@@ -39,11 +42,12 @@ class ContentScan:
     archived: int = 0
     """Bytes of a tar stream of it, without the names of links and long paths."""
     hashed: int = 0
-    """Bytes of the files whose SHA-256 is known."""
+    """Bytes of the files whose digests are known."""
     largest_id: int = 0
     """The largest user or group ID."""
     total: int = 0
     _rest: bytes = field(default=b"", repr=False)
+    _large: int = field(default=0, repr=False)
     _unhashed: deque[int] = field(default_factory=deque, repr=False)
 
     def feed(self, data: bytes) -> None:
@@ -75,9 +79,13 @@ class ContentScan:
             self.files += 1
             self.size += size
             self.archived += -(-size // _BLOCK) * _BLOCK
-            if self.contents:
+            if self.contents and size <= PART:
                 self._unhashed.append(size)
+            self._large = size
             self.largest_id = max(self.largest_id, user, group)
+        elif found := _PART.match(line):
+            # Its file's line is the last one.
+            self.hashed += min(PART, self._large - int(found[1]))
         elif found := _OTHER.match(line):
             ids = [int(it) for it in found.groups() if it is not None]
             self.largest_id = max(self.largest_id, *ids)

@@ -1,8 +1,8 @@
 """Marks the end of standard input in band, for `volume_scripts.RECEIVE`.
 
-A WebSocket to a kubelet cannot close standard input alone, and tar reads to its end. So the input
-consists of frames of `FRAME` bytes, each after a line ``+``; the last is filled with zeros, which
-tar ignores after its archive, and a line ``-`` follows it.
+A WebSocket to a kubelet cannot close standard input alone, and tar reads to its end. So over one
+the input consists of frames of `FRAME` bytes, each after a line ``+``; the last is filled with
+zeros, which tar ignores after its archive, and a line ``-`` follows it.
 
 Small pieces are joined to messages of `MESSAGE` bytes: each message costs every hop the same.
 """

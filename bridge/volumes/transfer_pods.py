@@ -30,17 +30,20 @@ from translators.object_accessors import (
 CLEANUP_SECONDS = 5.0
 
 
-async def start(home: KubeClient, pods: list[Object], *, claim: str, timeout: float) -> None:
-    """Creates the pods and waits until they run. ``claim`` is the target's, whose Events tell why a
-    pod waits. Raises PreflightError and KubeError."""
+async def create(home: KubeClient, pods: list[Object]) -> None:
+    """Creates the pods. Raises PreflightError and KubeError."""
     for pod in pods:
         await _create(home, pod)
+
+
+async def wait_until_ready(home: KubeClient, pod: Object, *, claim: str, timeout: float) -> None:
+    """Waits until the pod runs. ``claim`` is the target's, whose Events tell why a pod waits.
+    Raises PreflightError and KubeError."""
     try:
-        async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
-            for pod in pods:
-                group.create_task(_wait_until_ready(home, pod))
+        async with asyncio.timeout(timeout):
+            await _wait_until_ready(home, pod)
     except TimeoutError:
-        raise PreflightError(await _why_not_ready(home, pods, claim, timeout)) from None
+        raise PreflightError(await _why_not_ready(home, pod, claim, timeout)) from None
 
 
 async def delete_if_possible(home: KubeClient, namespace: str, source_uid: str) -> None:
@@ -131,14 +134,13 @@ async def _wait_until_ready(home: KubeClient, pod: Object) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _why_not_ready(home: KubeClient, pods: list[Object], claim: str, timeout: float) -> str:
+async def _why_not_ready(home: KubeClient, pod: Object, claim: str, timeout: float) -> str:
     reasons = []
-    namespace = namespace_of(pods[0])
-    for pod in pods:
-        found = await home.find(PODS, name_of(pod), namespace=namespace)
-        if found is not None and not is_ready(found):
-            event = await _last_warning(home, namespace, name_of(pod))
-            reasons.append(f"pod {name_of(pod)}: {event or _state(found)}")
+    namespace = namespace_of(pod)
+    found = await home.find(PODS, name_of(pod), namespace=namespace)
+    if found is not None and not is_ready(found):
+        event = await _last_warning(home, namespace, name_of(pod))
+        reasons.append(f"pod {name_of(pod)}: {event or _state(found)}")
     if event := await _last_warning(home, namespace, claim):
         reasons.append(f"PersistentVolumeClaim {claim}: {event}")
     return (

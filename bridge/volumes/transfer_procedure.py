@@ -15,6 +15,7 @@ copy. Nothing here deletes data of the source, except `delete_old` after the end
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,13 +24,14 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.volumes import (
     claim_moves,
+    source_read,
     transfer_checks,
     transfer_pods,
     transfer_summary,
     volume_swap,
 )
 from bridge.volumes.data_transfer import Copied, copy_volume
-from bridge.volumes.progress_meter import Meter, format_size
+from bridge.volumes.progress_meter import Meter
 from bridge.volumes.transfer_checks import TransferPlan
 from bridge.volumes.transfer_objects import target_claim, transfer_pod
 from bridge.volumes.transfer_record import (
@@ -207,11 +209,7 @@ class Transfer:
             transfer_pod(claim, target, plan.target_node, settings.image, reads_only=False),
         ]
         try:
-            await transfer_pods.start(home, pods, claim=target, timeout=settings.timeout)
-            self._notify(f"home: transfer pods run on {transfer_summary.node_names(plan)}")
-            transfer_checks.check_unused(claim, await self._pods())
-            source = await home.get(PODS, name_of(pods[0]), namespace=namespace)
-            copied = await copy_volume(home, source, pods[1], self._meter)
+            source, copied = await self._copy_between(plan, pods, target)
         except BaseException:
             self._meter.end()
             await transfer_pods.delete_if_possible(home, namespace, uid)
@@ -220,11 +218,28 @@ class Transfer:
             await transfer_pods.end(home, namespace, uid, timeout=settings.timeout)
         else:
             await transfer_pods.delete_if_possible(home, namespace, uid)
-        self._notify(
-            f"{copied.files} files ({format_size(copied.size)}) copied and verified, in "
-            f"{copied.seconds:.1f} s"
-        )
+        self._notify(transfer_summary.copied_message(copied))
         return source, copied
+
+    async def _copy_between(
+        self, plan: TransferPlan, pods: list[Object], target: str
+    ) -> tuple[Object, Copied]:
+        """Starts the pods, and copies between them; returns the source's pod, as it was created."""
+        home, settings = self._home, self._settings
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await transfer_pods.create(home, pods)
+        await transfer_pods.wait_until_ready(home, pods[0], claim=target, timeout=settings.timeout)
+        async with source_read.reading(home, pods[0], self._meter) as source:
+            await transfer_pods.wait_until_ready(
+                home, pods[1], claim=target, timeout=settings.timeout
+            )
+            started = clock() - began
+            self._notify(f"home: transfer pods run on {transfer_summary.node_names(plan)}")
+            transfer_checks.check_unused(plan.claim, await self._pods())
+            found = await home.get(PODS, name_of(pods[0]), namespace=settings.namespace)
+            copied = await copy_volume(home, source, pods[1], self._meter)
+            return found, replace(copied, start_seconds=started)
 
     async def _finish_copy(self, claim: Object, target: str) -> None:
         """Marks the copy as complete, unless another command has begun to replace it."""

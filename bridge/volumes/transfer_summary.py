@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bridge.volumes.data_transfer import Copied
+from bridge.volumes.progress_meter import format_size
 from bridge.volumes.transfer_checks import TransferPlan
 from translators.object_accessors import Object, name_of
 
@@ -46,23 +47,33 @@ class TransferResult:
 def describe(plan: TransferPlan, settings: TransferSettings, target: str) -> list[str]:
     """The steps of a transfer, a line for each."""
     namespace, claim = settings.namespace, settings.claim
-    created = f"PersistentVolumeClaim {namespace}/{target} ({plan.size}, {plan.storage_class})"
+    second = "a second PersistentVolumeClaim" if settings.is_move else "PersistentVolumeClaim"
+    created = f"{second} {namespace}/{target} ({plan.size}, {plan.storage_class})"
     lines = [
-        f"create {created} on node {name_of(plan.target_node)}",
+        f"create {created} on node {name_of(plan.target_node)}, for the copy",
         f"run two pods of {settings.image} in namespace {namespace}, on {node_names(plan)}",
         f"copy the data of PersistentVolumeClaim {namespace}/{claim}, and compare checksums",
     ]
     if settings.is_move:
         verb = "delete" if settings.delete_old else "keep"
         lines += [
-            f"swap the volumes: {namespace}/{claim} has its data on {name_of(plan.target_node)}",
+            f"swap the volumes of both: {namespace}/{claim} has its data on {settings.to}",
             f"{verb} the old volume, in {namespace}/{target}",
         ]
     return lines
 
 
 def node_names(plan: TransferPlan) -> str:
-    return f"{name_of(plan.source_node)} and {name_of(plan.target_node)}"
+    source, target = name_of(plan.source_node), name_of(plan.target_node)
+    return target if source == target else f"{source} and {target}"
+
+
+def copied_message(copied: Copied) -> str:
+    files = "1 file" if copied.files == 1 else f"{copied.files} files"
+    return (
+        f"{files} ({format_size(copied.size)}) copied in {copied.copy_seconds:.1f} s, and verified "
+        f"in {copied.verify_seconds:.1f} s"
+    )
 
 
 def as_json(settings: TransferSettings, result: TransferResult, *, dry_run: bool) -> Object:
@@ -78,7 +89,9 @@ def as_json(settings: TransferSettings, result: TransferResult, *, dry_run: bool
         "capacity": plan.size if plan else None,
         "files": copied.files if copied else None,
         "bytes": copied.size if copied else None,
-        "copySeconds": round(copied.seconds, 3) if copied else None,
+        "startSeconds": round(copied.start_seconds, 3) if copied else None,
+        "copySeconds": round(copied.copy_seconds, 3) if copied else None,
+        "verifySeconds": round(copied.verify_seconds, 3) if copied else None,
         "oldDataDeleted": result.old_deleted,
         "dryRun": dry_run,
     }

@@ -6,7 +6,9 @@ neither deleted nor compared.
 The scan writes a line for each entry. A line starts with its type:
 
 - ``d MODE UID GID PATH`` for a directory,
-- ``f MODE UID GID LINKS SIZE MTIME PATH`` for a file, and in a scan of contents ``SHA256  PATH``,
+- ``f MODE UID GID LINKS SIZE MTIME PATH`` for a file; in a scan without contents the time of change
+  (ctime) is before the path. A scan of contents also has its digest, in a line ``HEX  PATH``, or
+  for a file above `PART` one of each part, ``p OFFSET HEX PATH``, of which two are read at once,
 - ``l UID GID 'PATH' -> 'TARGET'`` for a symbolic link,
 - ``o MODE UID GID MAJOR:MINOR TYPE PATH`` for others: named pipes, devices, sockets.
 """
@@ -18,6 +20,8 @@ from bridge.volumes.framed_input import FRAME
 VOLUME = "/volume"
 #: Bytes that dd reads at once: those of a pipe.
 _BLOCK = 64 * 1024
+#: Bytes of a part of a large file.
+PART = 64 * 1024 * 1024
 #: Exists in a transfer pod, and is touched while a script runs.
 _ACTIVE = "/tmp/active"  # noqa: S108  # in the pod
 #: Seconds without a script after which a transfer pod ends by itself: its command was killed.
@@ -37,19 +41,60 @@ trap 'kill $active 2>/dev/null' EXIT
 cd "${{VOLUME:-{VOLUME}}}" || exit 1"""
 
 _WITHOUT_LOST_FOUND = "-path ./lost+found -prune -o"
-_FILE = 'stat -c "f %a %u %g %h %s %Y %n" "$@" || exit 1'
 _OTHERS = """-type d -exec stat -c 'd %a %u %g %n' {} + \\
   -o -type l -exec stat -c 'l %u %g %N' {} + \\
   -o -exec stat -c 'o %a %u %g %t:%T %F %n' {} +"""
 
 
-def scan(*, contents: bool) -> str:
-    """Lists all entries, with the SHA-256 of each file if ``contents``."""
-    each = f'{_FILE}; sha256sum "$@" || exit 1' if contents else _FILE
+def _stat(of_files: str) -> str:
+    return f'stat -c "f %a %u %g %h %s %Y {of_files}%n" "$@" || exit 1'
+
+
+def _scan(files: str) -> str:
     return f"""{_KEEP_ACTIVE}
-find . {_WITHOUT_LOST_FOUND} -type f -exec sh -c '{each}' sh {{}} + \\
+find . {_WITHOUT_LOST_FOUND} {files} \\
   -o {_OTHERS}"""
 
+
+#: Lists all entries, and when each file was changed.
+ENTRIES = _scan(f"-type f -exec sh -c '{_stat('%z ')}' sh {{}} +")
+
+
+def contents(digest: str) -> str:
+    """Lists all entries with the digest of each file, by this one of `DIGESTS`."""
+    small = f'{_stat("")}; {digest} "$@" || exit 1'
+    large = f"""{_stat("")}
+size=$(stat -c %s "$1") || exit 1
+part() {{ dd if="$1" bs={_BLOCK} skip=$(($2 / {_BLOCK})) count={PART // _BLOCK} 2>/dev/null |
+  {digest}; }}
+line() {{ [ $1 -ge $size ] || printf "p %s %s %s\\n" $1 "${{2%% *}}" "$3"; }}
+at=0
+while [ $at -lt $size ]; do
+  part "$1" $((at + {PART})) >/tmp/part.$$ &
+  first=$(part "$1" $at) && wait $! && second=$(cat /tmp/part.$$) || exit 1
+  line $at "$first" "$1"; line $((at + {PART})) "$second" "$1"
+  at=$((at + 2 * {PART}))
+done
+rm -f /tmp/part.$$"""
+    return _scan(
+        f"-type f -size +{PART // 1024}k -exec sh -c '{large}' sh {{}} \\; \\\n"
+        f"  -o -type f -exec sh -c '{small}' sh {{}} +"
+    )
+
+
+#: Programs that compute digests. Either can be the faster one: some processors have instructions
+#: for SHA-256, which not every program uses; without them SHA-512 is faster.
+DIGESTS = ("sha256sum", "sha512sum")
+#: Writes the one of `DIGESTS` that is the fastest here, by a read of 16 MiB.
+FASTEST_DIGEST = f"""best={DIGESTS[0]} least=
+for it in {" ".join(DIGESTS)}; do
+  read -r began _ </proc/uptime
+  head -c 16777216 /dev/zero | $it >/dev/null 2>&1 || continue
+  read -r ended _ </proc/uptime
+  took=$((${{ended%.*}}${{ended#*.}} - ${{began%.*}}${{began#*.}}))
+  if [ -z "$least" ] || [ $took -lt $least ]; then best=$it least=$took; fi
+done
+echo $best"""
 
 #: Writes ``busybox`` if tar is busybox's, which cannot store each user ID.
 TAR_KIND = "tar --help 2>&1 | grep -qi busybox && echo busybox; true"
@@ -58,9 +103,17 @@ TAR_KIND = "tar --help 2>&1 | grep -qi busybox && echo busybox; true"
 SEND = f"""{_KEEP_ACTIVE}
 tar -c -f - . </dev/null"""
 
-#: Replaces the content of the volume by the tar stream in standard input (`framed_input`).
+#: The first line of an input that has no frames, and ends with the connection's input.
+RAW = "="
+#: Replaces the content of the volume by the tar stream in standard input: after a line `RAW`, or in
+#: frames (`framed_input`).
 RECEIVE = f"""{_KEEP_ACTIVE}
 find . -mindepth 1 -maxdepth 1 ! -name lost+found -exec rm -rf {{}} + </dev/null || exit 1
-while read -r more && [ "$more" = + ]; do
-  dd bs={_BLOCK} count={FRAME // _BLOCK} iflag=fullblock 2>/dev/null || break
+read -r more || exit 1
+if [ "$more" = {RAW} ]; then
+  tar -x -p -f -
+  exit
+fi
+while [ "$more" = + ]; do
+  dd bs={_BLOCK} count={FRAME // _BLOCK} iflag=fullblock 2>/dev/null && read -r more || break
 done | tar -x -p -f -"""

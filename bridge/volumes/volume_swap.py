@@ -24,7 +24,7 @@ from translators.object_accessors import Object, is_deleting, metadata, name_of,
 from translators.storage.identifiers import is_bound
 
 #: Seconds between reads while a controller of home is awaited, and until that is an error.
-POLL_SECONDS, CONTROLLER_SECONDS = 0.25, 60.0
+POLL_SECONDS, CONTROLLER_SECONDS = 0.1, 60.0
 #: Fields of a PersistentVolume's spec that do not say where its data is.
 _GENERAL = frozenset(
     {

@@ -48,7 +48,7 @@ StorageClass = Annotated[
 Image = Annotated[
     str,
     typer.Option(
-        help="Image of the transfer pods, with sh, tar, find, stat and sha256sum.",
+        help="Image of the transfer pods, with sh, tar, find, stat, dd and sha256sum.",
     ),
 ]
 Timeout = Annotated[float, duration_option("Maximum time for the transfer pods to start or end.")]
@@ -194,7 +194,15 @@ def _transfer(
                     dry_run=dry_run, confirm=lambda lines: _confirm(lines, assume_yes=yes)
                 )
 
-    result = run(command, stops=False, exit_within=STOP_SECONDS)
+    unfinished = f"{settings.namespace}/{settings.new_name or settings.claim}"
+    result = run(
+        command,
+        stops=False,
+        exit_within=STOP_SECONDS,
+        after_interruption=""
+        if dry_run
+        else f"run the same command again, or undo it by `bridge volume cancel {unfinished}`",
+    )
     if result is None:
         raise fail("nothing was changed")
     _print(settings, result, dry_run=dry_run, output=output)

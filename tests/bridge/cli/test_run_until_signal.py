@@ -288,9 +288,9 @@ def test_first_signal_cancels_a_command_without_stop(
         await asyncio.sleep(60)
 
     with pytest.raises(SystemExit) as ended:
-        run_until_signal.run(command, stops=False)
+        run_until_signal.run(command, stops=False, after_interruption="run it again")
     assert ended.value.code == 1
-    assert capsys.readouterr().err == "error: interrupted before it was done\n"
+    assert capsys.readouterr().err == "error: interrupted before it was done; run it again\n"
 
 
 def test_question_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.volumes import data_transfer, transfer_pods, volume_swap
+from bridge.volumes import transfer_pods, transfer_shell, volume_scripts, volume_swap
 from sync.kube.client import KubeClient
 from tests.bridge.volumes.volume_world import VolumeWorld
 from tests.fakeapi import FakeApi
@@ -22,7 +22,8 @@ async def world(
     """Home with a claim that has data, while its controllers act."""
     for module in (transfer_pods, volume_swap):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(data_transfer, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(transfer_shell, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(volume_scripts, "FASTEST_DIGEST", "echo sha512sum")
     async with KubeClient(client_config_for(home_api, "home")) as client:
         made = VolumeWorld(home_api, client, tmp_path)
         write_files(made.data())

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import os
 import random
+import subprocess
+import tarfile
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge.base.command_error import PreflightError
-from bridge.volumes import node_choice, transfer_checks, transfer_record, volume_swap
+from bridge.volumes import (
+    node_choice,
+    transfer_checks,
+    transfer_record,
+    volume_scripts,
+    volume_swap,
+)
 from bridge.volumes.content_scan import LINE_MAX, ContentScan, ScanError
 from bridge.volumes.framed_input import FRAME, MESSAGE, FramedInput
 from bridge.volumes.progress_meter import format_size, progress_text
 from bridge.volumes.transfer_record import ANNOTATION_MOVE, MoveRecord
+from bridge.volumes.volume_scripts import PART
 from bridge.volumes.volume_swap import Create, Remove, SetPolicy
 from tests import objects
 from translators.object_accessors import Object
@@ -42,6 +54,39 @@ def test_scan_counts_files_and_bytes() -> None:
     found = scan(LINES)
     assert (found.lines, found.files, found.size, found.hashed) == (6, 2, 12, 12)
     assert found.largest_id == 3_000_000
+
+
+def test_digests_of_parts_count_as_their_bytes() -> None:
+    digest = b"a" * 128
+    lines = [
+        b"f 644 1 2 1 %d 1700000000 ./large" % (PART + 5),
+        b"p 0 %s ./large" % digest,
+        b"p %d %s ./large" % (PART, digest),
+        b"f 644 1 2 1 3 1700000000 ./small",
+    ]
+    assert scan(lines).hashed == PART + 5
+    assert scan([*lines, digest + b"  ./small"]).hashed == PART + 8
+
+
+def test_input_without_frames_replaces_the_volume(tmp_path: Path) -> None:
+    """As over SPDY, which can end the input."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    for folder in (source, target / "lost+found"):
+        folder.mkdir(parents=True)
+    (source / "file").write_text("text")
+    (target / "stale").write_text("text")
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as made:
+        made.add(source, ".")
+    done = subprocess.run(
+        ["sh", "-c", volume_scripts.RECEIVE],
+        input=f"{volume_scripts.RAW}\n".encode() + archive.getvalue(),
+        env={**os.environ, "VOLUME": str(target)},
+        check=False,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert sorted(it.name for it in target.iterdir()) == ["file", "lost+found"]
 
 
 def test_order_and_cuts_of_lines_do_not_matter() -> None:
