@@ -60,12 +60,13 @@ def verify(*, version: Version, dist: Folder = _DIST) -> None:
 
 @app.command()
 def reproduce(*, version: Version, source: Address = building.LOCAL_ADDRESS) -> None:
-    """Build twice, in different folders, and compare every file byte by byte."""
+    """Build twice, in different folders and circumstances, and compare every byte."""
     with _reported(), tempfile.TemporaryDirectory(prefix="cluster-bridge-twice-") as folder:
-        targets = [Path(folder) / name for name in ("first", "second")]
-        for target in targets:
-            building.build(version, target, address=source, cache=_cache(), progress=_say)
-        compared = verification.compare(*targets)
+        first, second = Path(folder) / "first", Path(folder) / "second"
+        building.build(version, first, address=source, cache=_cache(), progress=_say)
+        with verification.other_circumstances():
+            building.build(version, second, address=source, cache=_cache(), progress=_say)
+        compared = verification.compare(first, second)
         typer.echo(f"{compared} files of two builds are equal")
 
 

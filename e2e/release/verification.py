@@ -16,6 +16,7 @@ import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,27 @@ def distributions(dist: Path) -> list[Path]:
     if len(found) != 2:
         raise ReleaseError(f"{dist}: not one wheel and one source distribution; build again")
     return found
+
+
+@contextmanager
+def other_circumstances() -> Iterator[None]:
+    """Another time zone, language, order of hashing and mask of permissions, for a second build."""
+    changed = {"TZ": "Pacific/Auckland", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+    before = dict(os.environ)
+    mask = os.umask(0o077)
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        os.umask(mask)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Unpacks an archive of the release."""
+    with tarfile.open(file) as archive:
+        archive.extractall(folder, filter="data")
 
 
 def compare(first: Path, second: Path) -> int:
