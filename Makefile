@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: help demo demo-down test test-fast test-e2e test-long soak faults bench lint conformance conformance-smoke \
-        docs docs-write test-skew test-kind
+        docs docs-write test-skew test-kind release release-verify release-reproduce release-sign release-lock
 
 help:
 	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
@@ -23,9 +23,11 @@ help:
 	@echo 'make docs       the site of docs/, into site/'
 	@echo 'make docs-write  the pages of docs/ that are made from the code'
 	@echo 'make test-skew  the main tests with another Kubernetes on one side; builds it the first time'
+	@echo 'make release VERSION=1.2.3  everything that a release publishes, into dist/; release-verify installs and runs'
+	@echo '                it, release-reproduce builds twice and compares, release-lock updates the locks'
 	@echo 'make conformance  the upstream tests on a real node and on the virtual one; ARGS for options'
 
-$(READY): pyproject.toml bridge/base/version.py e2e/setup.sh
+$(READY): pyproject.toml bridge/base/version.py e2e/setup.sh e2e/release/locks/development.txt
 	@sh e2e/setup.sh $(PYTHON) $(VENV) >&2
 	@touch $@
 
@@ -85,7 +87,7 @@ docs-write: $(READY)
 	@$(BIN)/python -m e2e.docs write
 
 $(VENV)/.docs: $(READY)
-	@$(BIN)/python -m pip install --quiet --group docs
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement e2e/release/locks/docs.txt
 	@touch $@
 
 docs: $(VENV)/.docs
@@ -102,3 +104,23 @@ test-skew: $(READY)
 	  $(BIN)/pytest $(SKEW_TESTS) $(ARGS)
 	CLUSTER_BRIDGE_E2E_PREFIX=skew CLUSTER_BRIDGE_E2E_KUBERNETES=home=$(NEWER),remote=$(OLDER) \
 	  $(BIN)/pytest $(SKEW_TESTS) $(ARGS)
+
+# Arguments of all: VERSION, and SOURCE, the address of the project in labels and in the manifest for krew.
+RELEASE = $(BIN)/python -m e2e.release
+RELEASE_SOURCE = $(if $(SOURCE),--source $(SOURCE))
+
+release: $(READY)
+	@$(RELEASE) build --version $(VERSION) $(RELEASE_SOURCE)
+
+release-verify: $(READY)
+	@$(RELEASE) verify --version $(VERSION)
+
+release-reproduce: $(READY)
+	@$(RELEASE) reproduce --version $(VERSION) $(RELEASE_SOURCE)
+
+# By cosign; ARGS=--dry-run prints its commands.
+release-sign: $(READY)
+	@$(RELEASE) sign $(ARGS)
+
+release-lock: $(READY)
+	@$(RELEASE) lock

@@ -23,5 +23,6 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 echo "installing the project and its development tools into $venv"
-"$venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1'
-"$venv/bin/python" -m pip install --quiet --editable . --group dev
+# Every package by its hash, those of the build too; `make release-lock` updates them.
+"$venv/bin/python" -m pip install --quiet --require-hashes --requirement e2e/release/locks/development.txt
+"$venv/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable .

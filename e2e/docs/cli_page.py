@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import typer.main
-
-from bridge.cli.command_table import app
+from e2e.docs import command_tree
 
 _HEAD = """\
 # Every command and option
@@ -39,7 +35,7 @@ _SHARING: Mapping[str, Sequence[str]] = {
 
 def page() -> str:
     """The page."""
-    commands = dict(_commands("bridge", _root()))
+    commands = command_tree.commands()
     sections = [_HEAD]
     for name, command in commands.items():
         shared = _SHARING.get(name, ())
@@ -49,25 +45,12 @@ def page() -> str:
     return "\n".join(sections)
 
 
-def _root() -> Any:
-    return typer.main.get_command(app)
-
-
-def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """All commands with their full names."""
-    if command.hidden:
-        return
-    below: Mapping[str, Any] = getattr(command, "commands", {})
-    if not below:
-        yield name, command
-    for word, found in below.items():
-        yield from _commands(f"{name} {word}", found)
-
-
 def _section(name: str, command: Any, shared: Sequence[str], without: Sequence[str]) -> str:
-    arguments = [_argument(it) for it in command.params if it.param_type_name == "argument"]
+    arguments = [
+        command_tree.argument(it) for it in command.params if it.param_type_name == "argument"
+    ]
     panels: dict[str, list[str]] = {}
-    for param in _options(command):
+    for param in command_tree.options(command):
         if (row := _row(param)) not in without:
             panels.setdefault(param.rich_help_panel or _OTHERS, []).append(row)
     usage = " ".join([name, *(["[OPTIONS]"] if panels or shared else []), *arguments])
@@ -86,15 +69,8 @@ def _section(name: str, command: Any, shared: Sequence[str], without: Sequence[s
     return "\n\n".join(parts) + "\n"
 
 
-def _options(command: Any) -> Iterator[Any]:
-    for param in command.params:
-        hidden = getattr(param, "hidden", False) or param.name == "help"
-        if not hidden and param.param_type_name == "option":
-            yield param
-
-
 def _rows(command: Any) -> list[str]:
-    return [_row(it) for it in _options(command)]
+    return [_row(it) for it in command_tree.options(command)]
 
 
 def _without_default(row: str) -> str:
@@ -103,14 +79,9 @@ def _without_default(row: str) -> str:
     return re.sub(r" \|[^|]*\|$", " |  |", row)
 
 
-def _argument(param: Any) -> str:
-    name = str(param.metavar or param.name.upper())
-    return name if param.required or re.fullmatch(r"\[[^][]*\]", name) else f"[{name}]"
-
-
 def _row(param: Any) -> str:
     names = ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
-    if kind := _kind(param):
+    if kind := command_tree.value_type(param):
         names += f" `{kind}`".replace("|", "\\|")
     meaning = _text(param.help or "")
     if param.multiple:
@@ -123,25 +94,10 @@ def _row(param: Any) -> str:
 def _default(param: Any) -> str:
     if param.required:
         return "required"
-    value = param.default
-    if isinstance(value, Enum):
-        value = value.value
-    if value is None or value is False or callable(value) or not param.show_default:
-        return ""
     if isinstance(param.show_default, str):
         return _text(param.show_default)
-    shown = f"{value:g}" if isinstance(value, float) else str(value).replace("|", "\\|")
-    return f"`{shown}`"
-
-
-def _kind(param: Any) -> str:
-    """The type of the option's value; "" for a flag."""
-    if param.metavar:
-        return str(param.metavar)
-    kind = param.type_descriptor
-    if kind.choices:
-        return "|".join(str(getattr(it, "value", it)) for it in kind.choices)
-    return {bool: "", int: "NUMBER", float: "NUMBER", Path: "PATH"}.get(kind.annotation, "TEXT")
+    shown = command_tree.default(param).replace("|", "\\|")
+    return f"`{shown}`" if shown else ""
 
 
 def _text(text: str) -> str:
