@@ -116,6 +116,7 @@ class TermFactory:
                 copy_linger=settings.namespace_linger,
                 listeners=listeners,
                 forwarder=forwarder,
+                publish_room=settings.publish_room,
             ),
             limits=settings.limits,
         )

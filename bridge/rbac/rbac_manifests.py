@@ -24,7 +24,7 @@ from bridge.base.join_settings import (
     invalid_option,
 )
 from bridge.node import lease_namespace
-from bridge.rbac import home_policy, permissions, remote_policy
+from bridge.rbac import home_policy, permissions, placement_permissions, remote_policy
 from bridge.rbac.permissions import Permission
 from translators.derived_names import truncated_name
 from translators.object_accessors import Object
@@ -92,6 +92,7 @@ class HomePermissions:
         storage = volumes if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
+            *placement_permissions.HOME_ROOM,
             *permissions.in_place_of_node(self.identity),
             *tokens,
             *certificates,

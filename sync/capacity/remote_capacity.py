@@ -230,6 +230,17 @@ class CapacityAggregator:
         largest = node_capacity.largest_pod(offer.left, offered.allocatable)
         return RemoteCapacity(offered, largest, exhausted)
 
+    def left_on_nodes(self) -> dict[str, Amounts]:
+        """By counted node, what all pods leave of it; with the key "" alone what is left of the
+        declared capacity, if the remote's nodes are unknown."""
+        if self._nodes_unknown_in:
+            quotas = {
+                it: list(self._quotas[it].values()) for it in self._accepted & {*self._quotas}
+            }
+            return {"": self._declared_offer(quotas).left[0]}
+        self._counted_offer()
+        return {name: node.left for name, node in self._counted.items()}
+
     def _counted_offer(self) -> _Offer:
         for node in self._stale:
             self._count(node)

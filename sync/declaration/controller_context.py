@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sync.cache.informer import Informer
+from sync.capacity.remote_capacity import CapacityAggregator
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.namespaces.per_namespace_informers import NamespaceWatches
@@ -84,6 +85,8 @@ class ControllerContext:
     copies: Mapping[Resource, Informer]
     """This home's ConfigMaps, Secrets, Services and EndpointSlices in the remote. Indexes:
     ``origin`` (home namespace) and ``relay``."""
+    capacity: CapacityAggregator
+    """The sums of what the remote can provide."""
     namespaces: NamespaceMapping
     watches: NamespaceWatches
     references: ReferenceWatches

@@ -140,6 +140,7 @@ class Engine:
             priority_classes=shared.priority_classes,
             remote_quotas=shared.remote_quotas,
             copies=shared.copies,
+            capacity=self.capacity,
             namespaces=self._namespaces,
             watches=self._home_watches,
             references=self._references,

@@ -25,6 +25,7 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.client_config import client_config_for
 from tests.sync.informer_harness import all_caught_up
 from tests.sync.memory_ownership_record import MemoryRecord
+from translators.fit.published_room import PublishRoom
 from translators.translation_options import HostPort, Policy
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -56,6 +57,7 @@ class EngineHarness:
         self.copy_linger = 0.0
         self.listeners: Listeners | None = None
         self.forwarder: Forwarder | None = None
+        self.publish_room: PublishRoom = "off"
         self.build: Build = build_controllers
         home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
@@ -113,6 +115,7 @@ class EngineHarness:
                 copy_linger=self.copy_linger,
                 listeners=self.listeners,
                 forwarder=self.forwarder,
+                publish_room=self.publish_room,
             ),
             now=lambda: self.now,
             build=self.build,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from sync.capacity.remote_capacity import CapacityAggregator
 from sync.declaration.controller_context import ControllerContext
 from sync.engine.engine import utc_now
 from sync.engine.shared_informers import SharedInformers, home_references
@@ -15,6 +16,7 @@ from sync.namespaces.remote_namespace_creation import NamespaceMapping
 from sync.references.reference_watches import ReferenceWatches
 from sync.runtime.event_recorder import EventRecorder
 from tests.sync.memory_ownership_record import MemoryRecord
+from translators.capacity.node_capacity import NO_LIMITS
 from translators.translation_options import Policy
 
 
@@ -34,6 +36,7 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
         priority_classes=shared.priority_classes,
         remote_quotas=shared.remote_quotas,
         copies=shared.copies,
+        capacity=CapacityAggregator(policy.identity, NO_LIMITS),
         namespaces=NamespaceMapping(
             remote,
             shared.remote_namespaces,

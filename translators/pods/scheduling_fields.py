@@ -29,7 +29,7 @@ from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
 
 #: Labels that every kubelet sets to its platform, with the same meaning in any cluster.
-_KEPT_KEYS = frozenset(
+PLATFORM_LABELS = frozenset(
     {"kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/windows-build"}
 )
 #: The label with the namespace's name, set by every API server.
@@ -66,7 +66,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 def translate_node_selector(selector: Object | None) -> Object:
     """The node selector without labels that only describe home's nodes."""
-    return {key: value for key, value in (selector or {}).items() if key in _KEPT_KEYS}
+    return {key: value for key, value in (selector or {}).items() if key in PLATFORM_LABELS}
 
 
 def restrict_to_nodes(spec: Object, selector: Mapping[str, str]) -> None:
@@ -152,7 +152,7 @@ def translate_affinity(
 ) -> Object:
     """Affinity for the remote's nodes and pods, with translated namespaces."""
     result = dict(wanted or {})
-    set_or_remove(result, "nodeAffinity", _node_affinity(result.get("nodeAffinity")))
+    set_or_remove(result, "nodeAffinity", translate_node_affinity(result.get("nodeAffinity")))
     for kind in ("podAffinity", "podAntiAffinity"):
         if not result.get(kind):
             continue
@@ -167,7 +167,8 @@ def translate_affinity(
     return result
 
 
-def _node_affinity(affinity: Object | None) -> Object:
+def translate_node_affinity(affinity: Object | None) -> Object:
+    """Node affinity without node names and labels that only describe home's nodes."""
     translated = dict(affinity or {})
     required = translated.pop(_REQUIRED, None) or {}
     terms = [_node_term(term) for term in required.get("nodeSelectorTerms") or ()]
@@ -185,7 +186,7 @@ def _node_affinity(affinity: Object | None) -> Object:
 def _node_term(term: Object | None) -> Object:
     """The term without node names (matchFields) and labels of home's nodes."""
     expressions = [
-        e for e in (term or {}).get("matchExpressions") or () if e.get("key") in _KEPT_KEYS
+        e for e in (term or {}).get("matchExpressions") or () if e.get("key") in PLATFORM_LABELS
     ]
     return {"matchExpressions": expressions} if expressions else {}
 

@@ -31,6 +31,7 @@ from bridge.rbac.permissions import (
     required_at_home,
     required_in_remote,
 )
+from bridge.rbac.placement_permissions import HOME_ROOM
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
@@ -222,7 +223,13 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str
     """The server's requests as its authorizer sees them, with namespace and name."""
     reviews = {it.path(): it for it in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)}
     # Everybody may, and what a namespace holds is listed as far as that is allowed.
-    free = {"/version", "/apis", "/api/v1", SELF_SUBJECT_ACCESS_REVIEWS.path()}
+    free = {
+        "/version",
+        "/apis",
+        "/api/v1",
+        SELF_SUBJECT_ACCESS_REVIEWS.path(),
+        "/apis/cluster-bridge.io/v1alpha1",
+    }
     for entry in api.log:
         if entry.path in free:
             continue
@@ -402,6 +409,7 @@ async def test_tables_match_requests_of_the_bridge(
         accept_namespaces=("*",),
         serving="csr",
         cert_dir=tmp_path / "serving",
+        publish_room="on",
     )
     async with running_join(
         two, settings
@@ -419,6 +427,7 @@ async def test_tables_match_requests_of_the_bridge(
             *required_at_home(settings, "service-account"),
             *for_home_namespaces(identity="service-account", network="flat"),
             *HOME_CLIENT_CA,
+            *HOME_ROOM,
         ),
         "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),
     }

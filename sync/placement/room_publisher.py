@@ -1,0 +1,180 @@
+"""Publishes the remote's free room at home, in a ConfigMap (`translators.fit.published_room`).
+
+The placer has no access to remotes: from the ConfigMap it knows whether one node there can take a
+pod. The ConfigMap is written only after a change of the room, at most once in `SPACING` seconds.
+With ``auto`` it is written only where home serves PlacementPolicies, which is asked at most once in
+`ASK_AGAIN` seconds, and only after a change. A write that fails is repeated with the next change,
+or after `RETRY` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sync.base.resource_version import version_of
+from sync.capacity.remote_capacity import CapacityAggregator
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, Watch
+from sync.kube import discovery
+from sync.kube.api_errors import AlreadyExists, KubeError, NotFound
+from sync.kube.api_resources import CONFIG_MAPS, NODES, PLACEMENT_POLICIES
+from sync.runtime.log_fields import name_fields
+from translators.fit import published_room
+from translators.fit.fit import in_remote, reserve
+from translators.fit.node_groups import NodeGroup, merge_equal, node_group
+from translators.fit.published_room import PublishRoom
+from translators.object_accessors import Object, is_deleting, name_of
+from translators.ownership_labels import is_owned_by_node, origin_of
+from translators.pods.pod_status import is_terminal
+from translators.pods.scheduling_fields import PLATFORM_LABELS
+
+log = logging.getLogger(__name__)
+
+#: Least seconds between two writes.
+SPACING = 5.0
+#: Seconds until a failed write is repeated without a change.
+RETRY = 60.0
+#: Least seconds between two questions whether home serves PlacementPolicies.
+ASK_AGAIN = 60.0
+
+
+class RoomPublisher:
+    """The task that publishes the room of one virtual node's remote."""
+
+    def __init__(
+        self, context: ControllerContext, capacity: CapacityAggregator, mode: PublishRoom
+    ) -> None:
+        self._account = context.account
+        self._identity = context.identity
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._remote_nodes = context.remote_nodes
+        self._capacity = capacity
+        self._mode = mode
+        self._changed = asyncio.Event()
+        self._asked_at: float | None = None
+        self._is_served = False
+        self._published: tuple[NodeGroup, ...] | None = None
+        self._newest = 0
+        capacity.on_change(self._changed.set)
+
+    def declare(self) -> Declaration:
+        """Returns the declaration for the engine."""
+        return Declaration(
+            "room",
+            watches=[
+                Watch(self._remote_nodes, self._node_changed, replay=False),
+                Watch(self._home_pods, self._home_pod_changed),
+                Watch(self._remote_pods),
+            ],
+            run=self._run,
+        )
+
+    def room(self) -> tuple[NodeGroup, ...]:
+        """The remote's room now, without what pods need that wait for a node there."""
+        left = self._capacity.left_on_nodes()
+        if "" in left:  # The remote's nodes are unknown: what it declares, as one node.
+            groups = [NodeGroup().with_amounts(left[""], 1)]
+            return reserve(groups, [in_remote(it) for it in self._waiting_pods()])
+        nodes = {name_of(it): it for it in self._remote_nodes.store}
+        groups = [
+            node_group(nodes[name], amounts, label_keys=PLATFORM_LABELS)
+            for name, amounts in left.items()
+            if name in nodes
+        ]
+        return reserve(merge_equal(groups), [in_remote(it) for it in self._waiting_pods()])
+
+    def _waiting_pods(self) -> list[Object]:
+        """The node's pods at home that have no node in the remote yet."""
+        placed = {
+            origin.uid
+            for pod in self._remote_pods.store
+            if (pod.get("spec") or {}).get("nodeName")
+            and is_owned_by_node(pod, self._identity)
+            and (origin := origin_of(pod)) is not None
+        }
+        return [
+            pod
+            for pod in self._home_pods.store
+            if pod["metadata"].get("uid") not in placed
+            and not is_terminal(pod)
+            and not is_deleting(pod)
+        ]
+
+    # -- handlers ----------------------------------------------------------------------
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        # The sums notify of all that concerns them; labels do not.
+        if old is None or new is None or _labels(old) != _labels(new):
+            self._changed.set()
+
+    def _home_pod_changed(self, _: Object | None, new: Object | None) -> None:
+        version = version_of(new or {})
+        if version.isdecimal():
+            self._newest = max(self._newest, int(version))
+        self._changed.set()
+
+    # -- work --------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self._changed.set()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                if await self._is_wanted():
+                    await self._publish()
+            except KubeError as error:
+                node = self._identity.node
+                log.warning(
+                    "home: cannot publish the remote's room, which PlacementPolicies need: %s",
+                    error,
+                    extra=name_fields("Node", node, cluster="home"),
+                )
+                await self._wait_for_change(RETRY)
+            await asyncio.sleep(SPACING)
+
+    async def _wait_for_change(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            self._changed.set()
+
+    async def _is_wanted(self) -> bool:
+        if self._mode != "auto" or self._is_served:
+            return True
+        now = asyncio.get_running_loop().time()
+        if self._asked_at is None or now - self._asked_at >= ASK_AGAIN:
+            self._is_served = await discovery.serves_resource(self._account, PLACEMENT_POLICIES)
+            self._asked_at = asyncio.get_running_loop().time()
+        return self._is_served
+
+    async def _publish(self) -> None:
+        version, groups = self._newest, self.room()
+        if groups == self._published:
+            return
+        node = await self._account.get(NODES, self._identity.node)
+        wanted = published_room.room_config_map(node, groups, version)
+        name, namespace = name_of(wanted), published_room.NAMESPACE
+        patch = {
+            "metadata": {
+                "labels": wanted["metadata"]["labels"],
+                "ownerReferences": wanted["metadata"]["ownerReferences"],
+            },
+            "data": wanted["data"],
+        }
+        try:
+            await self._account.patch(CONFIG_MAPS, name, patch, namespace=namespace)
+        except NotFound:
+            try:
+                await self._account.create(CONFIG_MAPS, wanted, namespace=namespace)
+            except AlreadyExists:
+                await self._account.patch(CONFIG_MAPS, name, patch, namespace=namespace)
+        self._published = groups
+
+
+def _labels(node: Object) -> Object:
+    labels: Object = node["metadata"].get("labels") or {}
+    return {key: value for key, value in labels.items() if key in PLATFORM_LABELS}

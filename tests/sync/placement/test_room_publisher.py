@@ -1,0 +1,109 @@
+"""A bridge publishes the free room of its remote at home."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, NODES
+from sync.placement import room_publisher
+from tests import objects
+from tests.sync.engine_harness import NODE, EngineHarness
+from translators.fit import published_room
+from translators.fit.node_groups import RoomError
+from translators.fit.published_room import NAMESPACE, PublishedRoom, read_room
+from translators.object_accessors import Object
+
+NAME = published_room.config_map_name(NODE)
+
+
+@pytest.fixture
+def publishing(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> EngineHarness:
+    """A harness whose engine publishes without delay."""
+    monkeypatch.setattr(room_publisher, "SPACING", 0.01)
+    harness.publish_room = "on"
+    harness.home.put(objects.node(NODE))
+    harness.home.put(NAMESPACES.manifest({"name": NAMESPACE}))
+    harness.remote.put(worker("worker"))
+    return harness
+
+
+def worker(name: str, cpu: str = "4") -> Object:
+    return objects.node(name) | {
+        "status": {
+            "allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+    }
+
+
+async def room(harness: EngineHarness, cpus: list[int]) -> PublishedRoom:
+    """The published room, once these are the free millicores of each group."""
+
+    def found() -> bool:
+        config_map = harness.home.find(CONFIG_MAPS, NAME, NAMESPACE)
+        if config_map is None:
+            return False
+        return [it.free.get("cpu") for it in read_room(config_map).groups] == cpus
+
+    await harness.home.until(found)
+    return read_room(harness.home.get(CONFIG_MAPS, NAME, NAMESPACE))
+
+
+def container(cpu: str) -> list[Object]:
+    return [{"name": "main", "image": "i", "resources": {"requests": {"cpu": cpu}}}]
+
+
+async def test_room_of_the_nodes_is_published(publishing: EngineHarness) -> None:
+    await publishing.start()
+    [group] = (await room(publishing, [4000])).groups
+    assert (group.pods, group.count) == (10, 1)
+
+
+async def test_room_belongs_to_the_node(publishing: EngineHarness) -> None:
+    await publishing.start()
+    await room(publishing, [4000])
+    meta = publishing.home.get(CONFIG_MAPS, NAME, NAMESPACE)["metadata"]
+    uid = publishing.home.get(NODES, NODE)["metadata"]["uid"]
+    assert [it["uid"] for it in meta["ownerReferences"]] == [uid]
+
+
+async def test_bound_pod_takes_room_before_it_has_a_node(publishing: EngineHarness) -> None:
+    await publishing.start()
+    await room(publishing, [4000])
+    bound = publishing.pod(containers=container("1"))
+    published = await room(publishing, [3000])
+    assert published.home_version >= int(bound["metadata"]["resourceVersion"])
+    await publishing.settle()
+    publishing.report_running()
+    await room(publishing, [3000])
+
+
+async def test_new_node_adds_room(publishing: EngineHarness) -> None:
+    await publishing.start()
+    await room(publishing, [4000])
+    publishing.remote.put(objects.node("other"))
+    publishing.remote.put(worker("other", "8"))  # A creation ignores the status.
+    await room(publishing, [4000, 8000])
+
+
+async def test_auto_publishes_only_for_policies(publishing: EngineHarness) -> None:
+    publishing.publish_room = "auto"
+    await publishing.start()
+    await publishing.settle()
+    assert publishing.home.find(CONFIG_MAPS, NAME, NAMESPACE) is None
+
+
+async def test_unchanged_room_is_not_written_again(publishing: EngineHarness) -> None:
+    await publishing.start()
+    await room(publishing, [4000])
+    publishing.clear_logs()
+    publishing.remote.update(NODES, "worker", {"metadata": {"labels": {"zone": "b"}}})
+    await publishing.settle()
+    assert not [it for it in publishing.writes() if "configmaps" in it]
+
+
+def test_config_map_of_others_is_rejected() -> None:
+    for data in ({}, {"room": "x"}, {"room": "{}"}):
+        with pytest.raises(RoomError):
+            read_room({"data": data})
+    assert read_room({"data": {"room": "[]", "homeVersion": "-1"}}).home_version == 0
