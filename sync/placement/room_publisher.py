@@ -2,9 +2,9 @@
 
 The placer has no access to remotes: from the ConfigMap it knows whether one node there can take a
 pod. The ConfigMap is written only after a change of the room, at most once in `SPACING` seconds.
-With ``auto`` it is written only where home serves PlacementPolicies, which is asked at most once in
-`ASK_AGAIN` seconds, and only after a change. A write that fails is repeated with the next change,
-or after `RETRY` seconds.
+With ``auto`` it is written only where home serves PlacementPolicies or Kueue's AdmissionChecks,
+which is asked at most once in `ASK_AGAIN` seconds, and only after a change. A write that fails is
+repeated with the next change, or after `RETRY` seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube import discovery
 from sync.kube.api_errors import AlreadyExists, KubeError, NotFound
-from sync.kube.api_resources import CONFIG_MAPS, NODES, PLACEMENT_POLICIES
+from sync.kube.api_resources import CONFIG_MAPS, KUEUE_ADMISSION_CHECKS, NODES, PLACEMENT_POLICIES
 from sync.runtime.log_fields import name_fields
 from translators.fit import published_room
 from translators.fit.fit import in_remote, reserve
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 SPACING = 5.0
 #: Seconds until a failed write is repeated without a change.
 RETRY = 60.0
-#: Least seconds between two questions whether home serves PlacementPolicies.
+#: Least seconds between two questions whether home serves these.
 ASK_AGAIN = 60.0
 
 
@@ -147,9 +147,16 @@ class RoomPublisher:
             return True
         now = asyncio.get_running_loop().time()
         if self._asked_at is None or now - self._asked_at >= ASK_AGAIN:
-            self._is_served = await discovery.serves_resource(self._account, PLACEMENT_POLICIES)
+            self._is_served = await self._is_read_at_home()
             self._asked_at = asyncio.get_running_loop().time()
         return self._is_served
+
+    async def _is_read_at_home(self) -> bool:
+        """Whether home has what is decided by the room."""
+        for resource in (PLACEMENT_POLICIES, KUEUE_ADMISSION_CHECKS):
+            if await discovery.serves_resource(self._account, resource):
+                return True
+        return False
 
     async def _publish(self) -> None:
         version, groups = self._newest, self.room()
