@@ -46,9 +46,11 @@ def running(home: Cluster, settings: Settings, folder: Path) -> Iterator[None]:
     ports = {name: _free_port(home.host_address) for name in ("webhook", "health")}
     with ExitStack() as stack:
         stack.enter_context(_applied(home, _system(home.host_address, ports["webhook"])))
-        # Objects with finalizers of the manager are deleted with the definitions: it still runs.
-        stack.enter_context(_applied(home, _definitions(components / "crd")))
+        definitions = _definitions(components / "crd")
+        _apply(home, definitions)
         stack.enter_context(_process(home, program, folder, ports))
+        # While the manager still runs: it removes its finalizers from the remaining objects.
+        stack.callback(_delete, home, definitions)
         stack.enter_context(_applied(home, _webhooks(components / "webhook" / "manifests.yaml")))
         _mount_certificate(home, folder)
         wait_for(lambda: _serves(home), "Kueue's webhooks answer", seconds=_START_SECONDS)
@@ -63,12 +65,23 @@ def _free_port(address: str) -> int:
 
 @contextmanager
 def _applied(home: Cluster, objects: list[Json]) -> Iterator[None]:
-    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    home.kubectl("apply", "--server-side", "-f", "-", input=listed)
+    _apply(home, objects)
     try:
         yield
     finally:
-        home.kubectl("delete", "--ignore-not-found", "-f", "-", input=listed, timeout=120)
+        _delete(home, objects)
+
+
+def _apply(home: Cluster, objects: list[Json]) -> None:
+    home.kubectl("apply", "--server-side", "-f", "-", input=_listed(objects))
+
+
+def _delete(home: Cluster, objects: list[Json]) -> None:
+    home.kubectl("delete", "--ignore-not-found", "-f", "-", input=_listed(objects), timeout=120)
+
+
+def _listed(objects: list[Json]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 @contextmanager

@@ -19,11 +19,11 @@ from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
 from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
-from bridge.cli.commands.kueue import flavors
+from bridge.cli.commands.kueue import decide_check, flavors
 from bridge.cli.commands.leave import leave, uninstall
 from bridge.cli.commands.offload import offload, unoffload, webhook
 from bridge.cli.commands.prune import prune
-from bridge.cli.commands.rbac import rbac_home, rbac_namespace, rbac_remote
+from bridge.cli.commands.rbac import rbac_home, rbac_kueue, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
 from bridge.cli.commands.run import run
 from bridge.cli.commands.status import dashboard, status
@@ -204,6 +204,14 @@ _add(
     to=_rbac,
 )
 _add(
+    "Commands",
+    "kueue",
+    rbac_kueue,
+    "bridge rbac kueue | kubectl apply -f -",
+    "bridge rbac kueue --account infra/placement",
+    to=_rbac,
+)
+_add(
     _ADMINISTER,
     "storage-class",
     storage_class,
@@ -217,6 +225,14 @@ _add(
     flavors,
     "bridge kueue flavors --namespace shop | kubectl apply -f -",
     "bridge kueue flavors burst-1 burst-2 --per-node",
+    to=_kueue,
+)
+_add(
+    "Commands",
+    "run",
+    decide_check,
+    "bridge kueue run",
+    "bridge kueue run --log-format json",
     to=_kueue,
 )
 _config = _add_group(

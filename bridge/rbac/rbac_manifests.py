@@ -24,7 +24,13 @@ from bridge.base.join_settings import (
     invalid_option,
 )
 from bridge.node import lease_namespace
-from bridge.rbac import home_policy, permissions, placement_permissions, remote_policy
+from bridge.rbac import (
+    home_policy,
+    kueue_permissions,
+    permissions,
+    placement_permissions,
+    remote_policy,
+)
 from bridge.rbac.permissions import Permission
 from translators.derived_names import truncated_name
 from translators.object_accessors import Object
@@ -276,6 +282,16 @@ def webhook_objects(account: Account) -> list[Object]:
     return [
         _service_account(account),
         *_granted(account.role("webhook"), account, granted, description),
+    ]
+
+
+def kueue_objects(account: Account) -> list[Object]:
+    """The account of the process that decides Kueue's admission check, and its roles."""
+    description = "Lets Cluster Bridge decide Kueue's admission check for virtual nodes"
+    return [
+        _namespace(account.namespace),
+        _service_account(account),
+        *_granted(account.role("kueue"), account, kueue_permissions.KUEUE, description),
     ]
 
 

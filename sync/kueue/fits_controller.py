@@ -47,7 +47,7 @@ LOST_SECONDS = 60.0
 #: Seconds for which room is kept for a Workload that was queued again.
 EXPECTED_SECONDS = 30.0
 #: Seconds in which changes of home's pods are collected before waiting Workloads are judged again.
-_COLLECT_SECONDS = 1.0
+COLLECT_SECONDS = 1.0
 
 #: The key of all Workloads that wait.
 _ALL = Key("", "")
@@ -117,7 +117,7 @@ class FitsController:
         if not node or self.view.nodes.store.get(Key("", node)) is None:
             return
         if new is None or (old is not None and old.get("status") != new.get("status")):
-            self.controller.queue.add_after(_ALL, _COLLECT_SECONDS)
+            self.controller.queue.add_after(_ALL, COLLECT_SECONDS)
 
     # -- reconcile -------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ async def test_running_pod_is_promised_until_the_room_accounts_for_it(
 ) -> None:
     """The bridge publishes a little later; then the promise ends without any other event."""
     monkeypatch.setattr(home_view, "SETTLE_SECONDS", 0.3)
-    monkeypatch.setattr(fits_controller, "_COLLECT_SECONDS", 0.01)
+    monkeypatch.setattr(fits_controller, "COLLECT_SECONDS", 0.01)
     kueue.join("one", nodes(1, 4))
     async with deciding(await client_for(api, "home")) as controller:
         kueue.submit("first", pod_set(1, "2"))
