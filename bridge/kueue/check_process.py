@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
-from bridge.clusters.connection import Notify, connect
+from bridge.clusters.connection import Notify
 from sync.cache.informer import Informer
 from sync.kube.api_resources import CUSTOM_RESOURCE_DEFINITIONS, KUEUE_WORKLOADS
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kueue.fits_controller import FitsController
 from translators.kueue.workload import CONTROLLER_NAME
 from translators.object_accessors import Object, is_deleting
@@ -27,21 +26,6 @@ KueueChoice = Literal["auto", "on", "off"]
 
 #: The CustomResourceDefinition that shows whether Kueue is installed.
 DEFINITION = str(KUEUE_WORKLOADS)
-
-
-async def serve_until(ref: KubeconfigRef, *, notify: Notify, stop: asyncio.Event) -> None:
-    """Decides the check where Kueue is installed, until ``stop``. Raises PreflightError."""
-    async with connect(ref, side="home", notify=notify) as home:
-        task = asyncio.create_task(serve(home, "auto", notify=notify))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-        finally:
-            for each in (task, stopping):
-                each.cancel()
-            await asyncio.gather(task, stopping, return_exceptions=True)
 
 
 async def serve(home: KubeClient, choice: KueueChoice, *, notify: Notify) -> None:

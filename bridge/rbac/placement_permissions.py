@@ -1,9 +1,22 @@
-"""The permissions of placement by policy: a bridge's to publish its remote's free room at home."""
+"""The permissions of placement by policy at home: the placer's, and a bridge's to publish its
+remote's free room and to release pods without a placer.
+"""
 
 from __future__ import annotations
 
 from bridge.rbac.permissions import NODE, Permission
-from sync.kube.api_resources import CONFIG_MAPS
+from sync.kube.api_resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PLACEMENT_POLICIES,
+    PODS,
+)
+from sync.placement import placer_lease
 from translators.fit import published_room
 
 #: Optional at home, for the bridge's account: without these the placer does not know the remote's
@@ -16,4 +29,30 @@ HOME_ROOM = (
         namespace=published_room.NAMESPACE,
         names=(published_room.config_map_name(NODE),),
     ),
+)
+#: The placer's account at home. It has no access to any remote.
+PLACER = (
+    Permission(NODES, ("list", "watch")),
+    Permission(NAMESPACES, ("list", "watch")),
+    # A pod is placed by narrowing its node selection and removing its gate.
+    Permission(PODS, ("list", "watch", "patch")),
+    Permission(PLACEMENT_POLICIES, ("list", "watch")),
+    Permission(EVENTS, ("create", "get", "patch")),
+    # Where a pod's volumes are.
+    Permission(PERSISTENT_VOLUME_CLAIMS, ("get",)),
+    Permission(PERSISTENT_VOLUMES, ("get",)),
+    Permission(CONFIG_MAPS, ("list", "watch"), namespace=published_room.NAMESPACE),
+    Permission(LEASES, ("create",), namespace=published_room.NAMESPACE),
+    Permission(
+        LEASES,
+        ("get", "patch"),
+        namespace=published_room.NAMESPACE,
+        names=(placer_lease.NAME,),
+    ),
+)
+#: Optional, for a bridge's account: releases held pods when no placer runs
+#: (`sync.placement.placer_absence`). RBAC cannot limit the patch to gates.
+RELEASE = (
+    Permission(PODS, ("list", "patch")),
+    Permission(LEASES, ("get",), namespace=published_room.NAMESPACE, names=(placer_lease.NAME,)),
 )

@@ -285,13 +285,22 @@ def webhook_objects(account: Account) -> list[Object]:
     ]
 
 
-def kueue_objects(account: Account) -> list[Object]:
-    """The account of the process that decides Kueue's admission check, and its roles."""
-    description = "Lets Cluster Bridge decide Kueue's admission check for virtual nodes"
+def placer_objects(account: Account, releasing: Iterable[Account] = ()) -> list[Object]:
+    """The account of the placer, and its roles. ``releasing``: accounts of bridges that release the
+    held pods when no placer runs."""
+    description = "Permissions of Cluster Bridge's placer: to place pods by PlacementPolicies"
+    kueue = "Lets Cluster Bridge decide Kueue's admission check for virtual nodes"
+    release = "Lets Cluster Bridge release the pods that wait for a placer when none runs"
+    namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [
-        _namespace(account.namespace),
+        *map(_namespace, namespaces),
         _service_account(account),
-        *_granted(account.role("kueue"), account, kueue_permissions.KUEUE, description),
+        *_granted(account.role("placer"), account, placement_permissions.PLACER, description),
+        *_granted(account.role("kueue"), account, kueue_permissions.KUEUE, kueue),
+        *chain.from_iterable(
+            _granted(it.role("release"), it, placement_permissions.RELEASE, release)
+            for it in releasing
+        ),
     ]
 
 

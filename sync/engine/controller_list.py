@@ -14,6 +14,7 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Component
 from sync.mirror.copy_controller import CopyController
 from sync.mirror.event_mirror import EventMirror
+from sync.placement.placer_absence import PlacerAbsence
 from sync.placement.room_publisher import RoomPublisher
 from sync.pods.pod_controller import PodController
 from sync.pods.service_account_tokens import TokenController
@@ -73,6 +74,7 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
             controllers.append(SnapshotController(context, context.storage, snapshots))
     if options.publish_room != "off":
         controllers.append(RoomPublisher(context, context.capacity, options.publish_room))
+        controllers.append(PlacerAbsence(context))
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))
     return controllers

@@ -1,4 +1,4 @@
-"""`bridge kueue`: Kueue's objects for virtual nodes, and the process that decides the check."""
+"""`bridge kueue`: Kueue's objects for virtual nodes, as YAML for `kubectl apply`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, LogFormatOption
+from bridge.cli.options.common_options import HomeContext, HomeKubeconfig
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
@@ -62,26 +62,3 @@ def flavors(
     home = KubeconfigRef(home_kubeconfig, home_context)
     found: list[Object] = run(lambda _: find_nodes(home, nodes or ()), stops=False)
     print_objects(queue_objects(found, options))
-
-
-def decide_check(
-    *,
-    home_kubeconfig: HomeKubeconfig = None,
-    home_context: HomeContext = None,
-    log_format: LogFormatOption = "console",
-) -> None:
-    """Decide Kueue's admission check cluster-bridge.io/fits until Ctrl-C.
-
-    A Workload is admitted to one remote that can hold all of its pods. Follows the installation of
-    Kueue at home. bridge rbac kueue prints the permissions; no remote is contacted.
-    """
-    from bridge.cli.reexec_to_free_memory import LogSettings, configure_reports
-    from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
-    from bridge.kueue import check_process
-
-    home = KubeconfigRef(home_kubeconfig, home_context)
-    configure_reports(LogSettings(log_format=log_format))
-    run(
-        lambda stop: check_process.serve_until(home, notify=report_line, stop=stop),
-        exit_within=STOP_SECONDS,
-    )

@@ -220,18 +220,6 @@ def rbac_remote(
     print_objects(objects)
 
 
-def rbac_kueue(*, account: _Account = "cluster-bridge/placement") -> None:
-    """Print the permissions of the process that decides Kueue's admission check, for home."""
-    from bridge.cli.run_until_signal import fail
-    from bridge.rbac import rbac_manifests
-
-    try:
-        objects = rbac_manifests.kueue_objects(rbac_manifests.parse_account(account))
-    except SettingsError as error:
-        raise fail(str(error), code=2) from None
-    print_objects(objects)
-
-
 def print_objects(objects: Iterable[Object]) -> None:
     """Objects as YAML that kubectl takes."""
     import yaml

@@ -1,0 +1,1 @@
+"""The CustomResourceDefinitions of the API group `cluster-bridge.io`."""

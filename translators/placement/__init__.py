@@ -1,0 +1,3 @@
+"""Placement by policy, without I/O: PlacementPolicies (`placement_policy`), the decision with a
+verdict for each remote (`decision`), and what is written to the pod (`placed_pod`).
+"""
