@@ -243,8 +243,9 @@ def test_suspended_job_waits_until_a_remote_has_room(queued: Queued) -> None:
                 _wait_for_free_cpu(each, 1100)
             queued.submit("train", 2, "700m", suspend=True)
             message = queued.wait_until_refused("train")
-            assert f"{queued.first.node}: its nodes have no room for all 2 pods" in message
-            assert f"{queued.second.node}: its nodes have no room for all 2 pods" in message
+            for each in (queued.first, queued.second):
+                reason = "requests 1400m of cpu; the node has 1 left of 1"
+                assert f"{each.node}: {reason}" in message
             wait_for(
                 lambda: queued.condition("train", "QuotaReserved") == "False", "quota is released"
             )
