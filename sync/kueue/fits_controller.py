@@ -11,8 +11,8 @@
   before any pod of the Workload was bound to its node: if another remote can hold the Workload,
   `Retry` lets Kueue admit it there.
 
-Every decision follows from the caches. Memory alone has the list of Workloads that wait for room:
-if the process ends, such a Workload waits for `RETRY_SECONDS` at most.
+Every decision follows from the caches. Memory alone has the flavors of Workloads that wait, and for
+which of them room is kept: after a restart, one may be queued again and refused once in vain.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class FitsController:
             elif states == {"Ready"}:
                 await self._move_from_lost_remote(one, checks)
         elif kueue.waits_for_retry(one):
-            await self._queue_again(one)
+            await self._queue_again(one, entries)
         elif kueue.is_finished(one):
             self._forget(uid_of(one))
 
@@ -187,13 +187,13 @@ class FitsController:
             self._waiting[uid] = one
             self._expected.pop(uid, None)
 
-    async def _queue_again(self, one: Object) -> None:
-        """Ends the wait of a Workload that this controller refused, if it fits now."""
+    async def _queue_again(self, one: Object, entries: list[Object]) -> None:
+        """Ends the wait of a Workload that this check refused, if it fits now. If an earlier
+        process refused it, its flavors are unknown, and any virtual node counts."""
         uid = uid_of(one)
-        refused = self._waiting.get(uid)
-        if refused is None or uid in self._expected:
+        if uid in self._expected or not kueue.was_refused(entries):
             return
-        pod_sets = self.view.pod_sets(refused)
+        pod_sets = self.view.pod_sets(self._waiting.get(uid, one))
         choice = self._choose(one, pod_sets)
         if choice.node is None:
             return

@@ -96,6 +96,12 @@ def waits_for_retry(workload: Object) -> bool:
     return bool(later) and is_evicted and not has_quota(workload)
 
 
+def was_refused(entries: Iterable[Object]) -> bool:
+    """Whether one of these entries requested the wait before the next attempt. Kueue keeps the time
+    when it resets the entry."""
+    return any(it.get("requeueAfterSeconds") for it in entries)
+
+
 def priority_of(workload: Object) -> int:
     return int((workload.get("spec") or {}).get("priority") or 0)
 

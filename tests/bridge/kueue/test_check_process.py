@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from bridge.kueue import check_process
 from bridge.kueue.check_process import KueueChoice
+from bridge.placement.process import run_placer
 from sync.kube.api_resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     KUEUE_ADMISSION_CHECKS,
     KUEUE_RESOURCE_FLAVORS,
     KUEUE_WORKLOADS,
+    LEASES,
+    NAMESPACES,
+    PLACEMENT_POLICIES,
     Object,
 )
 from sync.kube.client import KubeClient
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.placement import placer_lease
 from tests import kueue_objects
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from translators.fit import published_room
 
 RESOURCES = (KUEUE_WORKLOADS, KUEUE_ADMISSION_CHECKS, KUEUE_RESOURCE_FLAVORS)
 
@@ -83,3 +92,19 @@ async def test_off_asks_nothing_and_on_does_not_read_the_definition(
     async with serving(home, "on"):
         await api.until(lambda: is_active(api))
     assert api.requests("*", "*customresourcedefinitions*") == []
+
+
+async def test_placer_decides_while_it_holds_the_lease(api: FakeApi, tmp_path: Path) -> None:
+    """`bridge placement run --kueue on`, with its Lease, beside PlacementPolicies."""
+    for resource in (PLACEMENT_POLICIES, *RESOURCES):
+        api.register(resource)
+    api.put(NAMESPACES.manifest({"name": published_room.NAMESPACE}))
+    api.put(kueue_objects.admission_check())
+    ref = KubeconfigRef(write(tmp_path / "home.yaml", kubeconfig(api.url)))
+    stop, lines = asyncio.Event(), list[str]()
+    running = asyncio.create_task(run_placer(ref, "on", notify=lines.append, stop=stop))
+    await api.until(lambda: running.done() or is_active(api))
+    assert api.find(LEASES, placer_lease.NAME, published_room.NAMESPACE)
+    stop.set()
+    await running
+    assert any("deciding" in it for it in lines)

@@ -80,7 +80,9 @@ class KueueAtHome:
     def evict(self, name: str, reason: str = "AdmissionCheck") -> None:
         """Kueue evicts the Workload: it releases the quota and resets the checks."""
         (entry,) = self.workload(name)["status"]["admissionChecks"]
-        later = {"requeueAt": "2031-01-01T00:05:00Z"} if "requeueAfterSeconds" in entry else {}
+        seconds = entry.get("requeueAfterSeconds")
+        later = {"requeueAt": "2031-01-01T00:05:00Z"} if seconds else {}
+        kept = {"requeueAfterSeconds": seconds, "retryCount": 1} if seconds else {}
         status = {
             "conditions": [
                 objects.condition("QuotaReserved", "False", "Pending"),
@@ -88,7 +90,7 @@ class KueueAtHome:
                 objects.condition("Requeued", "False", reason),
             ],
             "admission": None,
-            "admissionChecks": [objects.check_state()],
+            "admissionChecks": [{**objects.check_state(), **kept}],
             "requeueState": later or None,
         }
         self._write(name, status)

@@ -88,10 +88,25 @@ async def test_change_of_room_ends_the_wait(
         await kueue.until_state("train", "Ready")
 
 
+async def test_change_of_room_ends_the_wait_after_a_restart(
+    kueue: KueueAtHome, api: FakeApi, client_for: ClientFor
+) -> None:
+    kueue.join("one", nodes(1, 2))
+    home = await client_for(api, "home")
+    async with deciding(home):
+        kueue.submit("train", pod_set(2, "2"))
+        await kueue.refuse("train")
+    async with deciding(home) as controller:
+        await settle(controller, api)
+        assert kueue.workload("train")["status"]["requeueState"]["requeueAt"]
+        kueue.publish("one", nodes(1, 4))
+        await kueue.until_requeued("train")
+
+
 async def test_wait_after_another_check_is_left_alone(
     kueue: KueueAtHome, api: FakeApi, client_for: ClientFor
 ) -> None:
-    """This process did not refuse the Workload, so the wait is not its own to end."""
+    """The bridge's check did not refuse the Workload, so the wait is not its own to end."""
     kueue.join("one", nodes(1, 8))
     found = objects.workload("train", pod_set(1, "1"))
     found["status"] = {
