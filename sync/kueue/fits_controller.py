@@ -24,7 +24,8 @@ from collections.abc import Callable
 from sync.cache.store import Key, key_of
 from sync.kube.api_resources import KUEUE_ADMISSION_CHECKS, KUEUE_WORKLOADS
 from sync.kube.client import KubeClient
-from sync.kueue.home_view import Expected, HomeView, node_of
+from sync.kueue.home_view import HomeView, node_of
+from sync.kueue.room_ledger import RoomLedger
 from sync.runtime.controller import Controller
 from translators.kueue import workload as kueue
 from translators.kueue.remote_choice import Choice, choose
@@ -44,8 +45,6 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 300
 #: Seconds for which a virtual node is not Ready before Workloads that have not started may move.
 LOST_SECONDS = 60.0
-#: Seconds for which room is kept for a Workload that was queued again.
-EXPECTED_SECONDS = 30.0
 #: Seconds in which changes of home's pods are collected before waiting Workloads are judged again.
 COLLECT_SECONDS = 1.0
 
@@ -58,12 +57,12 @@ class FitsController:
 
     def __init__(self, home: KubeClient, *, now: Callable[[], str]) -> None:
         self.view = HomeView(home)
+        self._ledger = RoomLedger(self.view)
         self.controller = Controller("kueue", self._reconcile, workers=1, kind="Workload")
         self._home = home
         self._now = now
         # By UID: Workloads that wait for room, with the flavors that they were assigned then.
         self._waiting: dict[str, Object] = {}
-        self._expected: dict[str, Expected] = {}
         # By name: the loop's time since which a virtual node is not Ready.
         self._not_ready_since: dict[str, float] = {}
         self._handle_changes()
@@ -143,6 +142,7 @@ class FitsController:
         settles = self.view.seconds_until_settled()
         if undecided and settles is not None:
             self.controller.queue.add_after(_ALL, settles)
+        self._ledger.recompute()
 
     async def _report_active(self, key: Key) -> None:
         check = self.view.checks.store.get(key)
@@ -185,19 +185,19 @@ class FitsController:
             refused = CheckResult("Retry", choice.message, requeue_after=RETRY_SECONDS)
             await self._write(one, checks, refused)
             self._waiting[uid] = one
-            self._expected.pop(uid, None)
+            self._ledger.forget(uid)
 
     async def _queue_again(self, one: Object, entries: list[Object]) -> None:
         """Ends the wait of a Workload that this check refused, if it fits now. If an earlier
         process refused it, its flavors are unknown, and any virtual node counts."""
         uid = uid_of(one)
-        if uid in self._expected or not kueue.was_refused(entries):
+        if self._ledger.is_expected(uid) or not kueue.was_refused(entries):
             return
         pod_sets = self.view.pod_sets(self._waiting.get(uid, one))
         choice = self._choose(one, pod_sets)
         if choice.node is None:
             return
-        self._expect(uid, choice.node, pod_sets)
+        self._ledger.expect(uid, name_of(choice.node), pod_sets)
         requeue = {"requeueState": {"requeueAt": None}}
         log.info("Workload %s: %s; Kueue queues it again", namespaced_name(one), choice.message)
         await self._patch(one, requeue)
@@ -218,7 +218,7 @@ class FitsController:
         if choice.node is not None:
             message = f"{hostname} was lost before a pod started; {choice.message}"
             await self._write(one, checks, CheckResult("Retry", message))
-            self._expect(uid_of(one), choice.node, pod_sets)
+            self._ledger.expect(uid_of(one), name_of(choice.node), pod_sets)
 
     def _seconds_until_lost(self, node: Object | None) -> float:
         """Seconds until the node counts as lost; a deleted node does at once."""
@@ -228,18 +228,11 @@ class FitsController:
         return self._not_ready_since.get(name_of(node), now) + LOST_SECONDS - now
 
     def _choose(self, one: Object, pod_sets: tuple[PodSet, ...]) -> Choice:
-        now = asyncio.get_running_loop().time()
-        self._expected = {uid: it for uid, it in self._expected.items() if it.until > now}
-        remotes = self.view.remotes(besides=uid_of(one), expected=self._expected)
-        return choose(pod_sets, remotes)
-
-    def _expect(self, uid: str, node: Object, pod_sets: tuple[PodSet, ...]) -> None:
-        until = asyncio.get_running_loop().time() + EXPECTED_SECONDS
-        self._expected[uid] = Expected(kueue.hostname_of(node), pod_sets, until)
+        return choose(pod_sets, self._ledger.remotes(one))
 
     def _forget(self, uid: str) -> None:
         self._waiting.pop(uid, None)
-        self._expected.pop(uid, None)
+        self._ledger.forget(uid)
 
     # -- requests --------------------------------------------------------------------------
 

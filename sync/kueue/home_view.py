@@ -1,6 +1,6 @@
 """Caches of home: virtual nodes, the free room of their remotes, Kueue's Workloads and all pods.
 
-`HomeView.remotes` is the input of `translators.kueue.remote_choice`. A pod of a Workload counts as
+A pod of a Workload counts as
 promised room until the published room accounts for it (`sync.placement.room_publisher`): that names
 a version of home not older than the pod's binding, or the pod has been running for
 `SETTLE_SECONDS`.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sync.base.resource_version import version_of
@@ -26,13 +26,11 @@ from sync.kube.api_resources import (
 )
 from sync.kube.client import KubeClient
 from translators.capacity import pod_requests
-from translators.capacity.pod_requests import Amounts
 from translators.fit import published_room
 from translators.fit.node_groups import RoomError
 from translators.fit.published_room import PublishedRoom
 from translators.kueue import workload
 from translators.kueue.promises import Promises, has_ended, promises
-from translators.kueue.remote_choice import Remote
 from translators.kueue.workload import PodSet
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 from translators.ownership_labels import LABEL_VIRTUAL
@@ -41,16 +39,6 @@ from translators.ownership_labels import LABEL_VIRTUAL
 SETTLE_SECONDS = 10.0
 
 _NODE, _WORKLOAD, _HOSTNAME = "node", "workload", "hostname"
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A Workload that Kueue queues again because a node has room for it."""
-
-    hostname: str
-    pod_sets: tuple[PodSet, ...]
-    until: float
-    """The loop's time at which the expectation ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,35 +129,7 @@ class HomeView:
         """The Workloads for which a check chose the node with this hostname label."""
         return self.workloads.store.by_index(_HOSTNAME, hostname)
 
-    def remotes(self, *, besides: str, expected: Mapping[str, Expected]) -> list[Remote]:
-        """All remotes, as the Workload with the UID ``besides`` finds them.
-
-        ``expected`` are Workloads, by UID, that Kueue is about to queue again for a node.
-        """
-        pods_expected: dict[str, list[Object]] = {}
-        for uid, one in expected.items():
-            if uid != besides:
-                listed = pods_expected.setdefault(one.hostname, [])
-                listed += (it.pod for it in one.pod_sets for _ in range(it.count))
-        return [
-            self._remote(node, besides, pods_expected.get(workload.hostname_of(node), []))
-            for node in self.nodes.store
-        ]
-
-    def _remote(self, node: Object, besides: str, expected: Iterable[Object]) -> Remote:
-        room = self._room_of(name_of(node))
-        home_version = room.home_version if room else 0
-        for_room, for_node = [*expected], [*expected]
-        for other in self.promised_to(workload.hostname_of(node)):
-            if uid_of(other) != besides and workload.holds_room(other):
-                owed = self._promises(other, name_of(node), home_version)
-                for_room += owed.for_room
-                for_node += owed.for_node
-        requested = _total(it["usage"] for it in self._active_on(name_of(node)))
-        _add(requested, _total(map(pod_requests.requests_of, for_node)))
-        return Remote(node, room.groups if room else None, tuple(for_room), requested)
-
-    def _room_of(self, node: str) -> PublishedRoom | None:
+    def room_of(self, node: str) -> PublishedRoom | None:
         """The published room; None if there is none, or if it cannot be read."""
         key = Key(published_room.NAMESPACE, published_room.config_map_name(node))
         found = self.rooms.store.get(key)
@@ -178,7 +138,9 @@ class HomeView:
         except RoomError:
             return None
 
-    def _promises(self, of: Object, node: str, home_version: int) -> Promises:
+    def promises(self, of: Object, node: str, home_version: int) -> Promises:
+        """The pods of a Workload for which a ledger of the node does not account yet;
+        ``home_version`` is that of the published room."""
         bound = [it for it in self.pods_of(of) if node_of(it) == node]
         settled = [it for it in bound if self._is_settled(it, home_version)]
         return promises(self.pod_sets(of), bound, settled)
@@ -189,7 +151,8 @@ class HomeView:
         ends = [it.running_since + SETTLE_SECONDS - _now() for it in self._bound.values()]
         return min((it for it in ends if 0 < it < math.inf), default=None)
 
-    def _active_on(self, node: str) -> list[Object]:
+    def active_on(self, node: str) -> list[Object]:
+        """Home's pods that use resources of the node, slimmed."""
         return [it for it in self.pods.store.by_index(_NODE, node) if not has_ended(it)]
 
     def _is_settled(self, pod: Object, home_version: int) -> bool:
@@ -227,18 +190,6 @@ def _nodes(pod: Object) -> Iterator[str]:
 def _workload_keys(pod: Object) -> Iterator[Key]:
     if name := workload.workload_of(pod):
         yield Key(namespace_of(pod), name)
-
-
-def _total(requests: Iterable[Amounts]) -> Amounts:
-    total: Amounts = {}
-    for amounts in requests:
-        _add(total, amounts)
-    return total
-
-
-def _add(total: Amounts, more: Amounts) -> None:
-    for resource, amount in more.items():
-        total[resource] = total.get(resource, 0) + amount
 
 
 def _now() -> float:

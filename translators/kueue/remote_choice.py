@@ -32,9 +32,9 @@ class Remote:
 
     node: Object
     groups: tuple[NodeGroup, ...] | None
-    """The free room of the real nodes; None if the bridge publishes none."""
-    promised: tuple[Object, ...] = ()
-    """Pods of other Workloads for which the published room does not account."""
+    """The free room of the real nodes without promises; None if the bridge publishes no room."""
+    promised: int = 0
+    """How many pods the promises are for."""
     requested: Amounts | None = None
     """The requests of home's pods on the virtual node and of promised ones."""
 
@@ -116,12 +116,14 @@ def _offer_failure(pod_sets: Iterable[PodSet], remote: Remote) -> str:
 
 def _room_failure(pod_sets: Iterable[PodSet], remote: Remote, groups: tuple[NodeGroup, ...]) -> str:
     pods = [pod for it in pod_sets for pod in [in_remote(it.pod)] * it.count]
-    if pack([*map(in_remote, remote.promised), *pods], groups) is not None:
+    if pack(pods, groups) is not None:
         return ""
+    promised = f", beside {remote.promised} promised pods" if remote.promised else ""
     for pod_set in pod_sets:
         if reasons := misfits(in_remote(pod_set.pod), groups):
-            return f"pod set {pod_set.name}: no node of the remote takes a pod: {reasons[0]}"
-    promised = f", beside {len(remote.promised)} promised pods" if remote.promised else ""
+            return (
+                f"pod set {pod_set.name}: no node of the remote takes a pod{promised}: {reasons[0]}"
+            )
     return f"its nodes have no room for all {len(pods)} pods together{promised}"
 
 

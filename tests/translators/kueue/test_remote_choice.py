@@ -22,9 +22,9 @@ def pod_sets(*sets: Object, **flavor_labels: str) -> tuple[PodSet, ...]:
     return workload.pod_sets(found, {objects.FLAVOR: objects.flavor(**flavor_labels)})
 
 
-def remote(name: str, *groups: NodeGroup, promised: tuple[Object, ...] = (), **node: Any) -> Remote:
+def remote(name: str, *groups: NodeGroup, **node: Any) -> Remote:
     """A remote with these free nodes."""
-    return Remote(objects.virtual_node(name, **node), groups, promised)
+    return Remote(objects.virtual_node(name, **node), groups)
 
 
 def test_only_remote_that_holds_all_pods_is_chosen() -> None:
@@ -47,10 +47,10 @@ def test_all_pod_sets_count_together() -> None:
     assert "all 3 pods together" in refusal(pod_sets(*sets), remote("r", objects.nodes(2, 3)))
 
 
-def test_promised_room_is_not_given_twice() -> None:
-    (wanted,) = pod_sets(objects.pod_set(2, "2"))
-    beside = remote("r", objects.nodes(1, 6), promised=(wanted.pod, wanted.pod))
-    assert "all 2 pods together, beside 2 promised pods" in refusal([wanted], beside)
+def test_message_counts_promised_pods() -> None:
+    wanted = pod_sets(objects.pod_set(2, "2"))
+    beside = Remote(objects.virtual_node("r"), (objects.nodes(1, 2),), promised=2)
+    assert "all 2 pods together, beside 2 promised pods" in refusal(wanted, beside)
 
 
 def test_reasons_name_the_side_that_refuses() -> None:
@@ -73,7 +73,7 @@ def test_reasons_name_the_side_that_refuses() -> None:
 
 
 def test_requests_of_homes_other_pods_count_against_the_nodes_offer() -> None:
-    full = Remote(objects.virtual_node("r", cpu="8"), (objects.nodes(9, 9),), (), {"cpu": 7000})
+    full = Remote(objects.virtual_node("r", cpu="8"), (objects.nodes(9, 9),), 0, {"cpu": 7000})
     assert refusal(pod_sets(objects.pod_set(1, "2")), full) == (
         "requests 2 of cpu; the node has 1 left of 8"
     )
