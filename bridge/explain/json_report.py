@@ -13,6 +13,7 @@ from bridge.explain import dependency_report
 from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.cluster_lookup import PodFacts, RemoteFacts
 from bridge.node.join_record import policy_options
+from bridge.placement.simulation import shown
 from sync.pods import action_planner
 from translators import pod_security
 from translators.explain import differences, persistent_volume_claims
@@ -34,6 +35,7 @@ from translators.object_accessors import (
     namespaced_name,
 )
 from translators.ownership_labels import is_owned, is_owned_by_node
+from translators.placement import placed_pod
 from translators.pod_security import Limit
 from translators.pods import kubelet_admission, pod_status, remote_pod
 from translators.pods.home_scheduler_filters import PredicateFailure
@@ -74,6 +76,7 @@ def build_report(facts: PodFacts) -> Object:
         "node": None,
         "remote": None,
         "placement": _placement(facts),
+        "policy": _policy(facts),
         "nodes": [_candidate(it) for it in facts.candidates],
         "podSecurity": _pod_security(facts) or None,
         "refusals": _refusals(facts),
@@ -134,6 +137,30 @@ def _not_checked(facts: PodFacts) -> list[str]:
 
 
 # -- placement -----------------------------------------------------------------------------
+
+
+def _policy(facts: PodFacts) -> Object | None:
+    """The decision by a PlacementPolicy: that of now for a pod that waits, else the recorded one;
+    None if no policy placed the pod."""
+    if (decision := facts.decision) is not None:
+        return {
+            "name": decision.policy,
+            "tier": decision.tier or None,
+            "choice": shown(decision.choice) if decision.choice else None,
+            "waiting": True,
+            "candidates": {
+                shown(it.candidate): f"{it.outcome}: {it.reason}" for it in decision.verdicts
+            },
+        }
+    if (record := placed_pod.read_full_record(facts.pod)) is None:
+        return None
+    return {
+        "name": record["policy"],
+        "tier": record.get("tier") or None,
+        "choice": shown(str(record["choice"])),
+        "waiting": False,
+        "candidates": {shown(str(it)): str(why) for it, why in record["reasons"].items()},
+    }
 
 
 def _placement(facts: PodFacts) -> Object:

@@ -41,6 +41,10 @@ def render_report(answer: Object) -> str:
             else "the pod fits the node; home's scheduler may prefer another"
         ]
     parts.append(_section("placement", why))
+    if (policy := answer["policy"]) is not None:
+        place = "waits for room" if policy["choice"] is None else f"placed: {policy['choice']}"
+        lines = [f"{it}: {reason}" for it, reason in policy["candidates"].items()]
+        parts.append(_section(f"PlacementPolicy {policy['name']}", [place, *lines]))
     if answer["podSecurity"]:
         parts.append(_section("Pod Security", [answer["podSecurity"]]))
     for title, lines in (

@@ -1,9 +1,11 @@
 """Decides the admission check `cluster-bridge.io/fits` of Kueue's Workloads.
 
 - A Workload with reserved quota gets `Ready` and the virtual node whose remote holds all of its
-  pods, or `Retry` with each remote's reason. `Retry` releases the quota for other Workloads.
-- A change of room, nodes, flavors or promises ends the wait of the Workloads that then fit, by
-  removing `status.requeueState.requeueAt`; `RETRY_SECONDS` only bounds the wait.
+  pods. Otherwise it stays `Pending` with each remote's reason, and is judged again at each change
+  of room, nodes, flavors or promises.
+- After `HOLD_SECONDS` without a fit, `Retry` releases its quota if another Workload waits for
+  quota: Kueue queues it again behind that one. `requeueAfterSeconds` is not set: Kueue would keep
+  the quota for that time.
 - Workloads are decided one after the other, each with the promises to all before it, so that no
   room is promised twice. A response is in the cache before the next decision.
 - A Workload whose check is Ready keeps it, whatever happens to the remote or its room: Kueue evicts
@@ -11,14 +13,14 @@
   before any pod of the Workload was bound to its node: if another remote can hold the Workload,
   `Retry` lets Kueue admit it there.
 
-Every decision follows from the caches. Memory alone has the flavors of Workloads that wait, and for
-which of them room is kept: after a restart, one may be queued again and refused once in vain.
+Every decision follows from the caches. Memory alone has the times since which Workloads wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from sync.cache.store import Key, key_of
@@ -41,8 +43,9 @@ from translators.object_accessors import (
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which Kueue queues a Workload that fits nowhere again, if nothing changes before.
-RETRY_SECONDS = 300
+#: Seconds for which a Workload that fits nowhere keeps its quota although others wait for quota,
+#: and between two updates of its message.
+HOLD_SECONDS = 30.0
 #: Seconds for which a virtual node is not Ready before Workloads that have not started may move.
 LOST_SECONDS = 60.0
 #: Seconds in which changes of home's pods are collected before waiting Workloads are judged again.
@@ -61,8 +64,9 @@ class FitsController:
         self.controller = Controller("kueue", self._reconcile, workers=1, kind="Workload")
         self._home = home
         self._now = now
-        # By UID: Workloads that wait for room, with the flavors that they were assigned then.
-        self._waiting: dict[str, Object] = {}
+        # By UID of Workloads without a fit: the loop's times of the first decision, and of the last
+        # message.
+        self._waiting: dict[str, tuple[float, float]] = {}
         # By name: the loop's time since which a virtual node is not Ready.
         self._not_ready_since: dict[str, float] = {}
         self._handle_changes()
@@ -97,7 +101,7 @@ class FitsController:
             self._forget(uid_of(old or {}))
         had, has = (kueue.chosen_hostname(it) if it else "" for it in (old, new))
         is_done = new is not None and not kueue.holds_room(new)
-        if had and (had != has or is_done):
+        if (had and (had != has or is_done)) or (new is not None and kueue.waits_for_quota(new)):
             self.controller.queue.add(_ALL)
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
@@ -168,39 +172,32 @@ class FitsController:
                 await self._decide(one, checks)
             elif states == {"Ready"}:
                 await self._move_from_lost_remote(one, checks)
-        elif kueue.waits_for_retry(one):
-            await self._queue_again(one, entries)
-        elif kueue.is_finished(one):
-            self._forget(uid_of(one))
+        else:
+            self._waiting.pop(uid_of(one), None)
 
     async def _decide(self, one: Object, checks: frozenset[str]) -> None:
-        pod_sets = self.view.pod_sets(one)
-        choice = self._choose(one, pod_sets)
-        uid = uid_of(one)
+        choice = self._choose(one, self.view.pod_sets(one))
         if choice.node is not None:
             hostname = kueue.hostname_of(choice.node)
             await self._write(one, checks, CheckResult("Ready", choice.message, hostname))
-            self._forget(uid)
+            self._forget(uid_of(one))
         else:
-            refused = CheckResult("Retry", choice.message, requeue_after=RETRY_SECONDS)
-            await self._write(one, checks, refused)
-            self._waiting[uid] = one
-            self._ledger.forget(uid)
+            await self._refuse(one, checks, choice.message)
 
-    async def _queue_again(self, one: Object, entries: list[Object]) -> None:
-        """Ends the wait of a Workload that this check refused, if it fits now. If an earlier
-        process refused it, its flavors are unknown, and any virtual node counts."""
-        uid = uid_of(one)
-        if self._ledger.is_expected(uid) or not kueue.was_refused(entries):
+    async def _refuse(self, one: Object, checks: frozenset[str], message: str) -> None:
+        uid, now = uid_of(one), asyncio.get_running_loop().time()
+        since, reported = self._waiting.get(uid, (now, -math.inf))
+        held = now - since >= HOLD_SECONDS
+        if held and self.view.others_wait_for_quota(one):
+            await self._write(one, checks, CheckResult("Retry", message))
+            self._forget(uid)
             return
-        pod_sets = self.view.pod_sets(self._waiting.get(uid, one))
-        choice = self._choose(one, pod_sets)
-        if choice.node is None:
-            return
-        self._ledger.expect(uid, name_of(choice.node), pod_sets)
-        requeue = {"requeueState": {"requeueAt": None}}
-        log.info("Workload %s: %s; Kueue queues it again", namespaced_name(one), choice.message)
-        await self._patch(one, requeue)
+        if now - reported >= HOLD_SECONDS:
+            await self._write(one, checks, CheckResult("Pending", message))
+            reported = now
+        self._waiting[uid] = since, reported
+        if not held:
+            self.controller.queue.add_after(key_of(one), since + HOLD_SECONDS - now)
 
     async def _move_from_lost_remote(self, one: Object, checks: frozenset[str]) -> None:
         hostname = kueue.chosen_hostname(one)

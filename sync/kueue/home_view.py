@@ -125,6 +125,13 @@ class HomeView:
         found = (it for it in self.nodes.store if workload.hostname_of(it) == hostname)
         return next(found, None)
 
+    def others_wait_for_quota(self, one: Object) -> bool:
+        """Whether any other Workload waits for quota, in whichever queue."""
+        uid = uid_of(one)
+        return any(
+            workload.waits_for_quota(it) and uid_of(it) != uid for it in self.workloads.store
+        )
+
     def promised_to(self, hostname: str) -> list[Object]:
         """The Workloads for which a check chose the node with this hostname label."""
         return self.workloads.store.by_index(_HOSTNAME, hostname)

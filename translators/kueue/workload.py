@@ -5,7 +5,7 @@ their status that the controller of an admission check writes. Pure.
   assignment of ResourceFlavors to each, whose node labels and tolerations Kueue adds to the pods.
 - `status.admissionChecks` has one entry for each check, with a state. Kueue admits a Workload with
   reserved quota when all are Ready, and then adds the `podSetUpdates` of each to the pods. `Retry`
-  releases the quota: Kueue queues the Workload again after `requeueAfterSeconds`.
+  releases the quota: Kueue evicts the Workload and queues it again.
 - Kueue resets all entries to Pending whenever it evicts a Workload.
 """
 
@@ -52,8 +52,6 @@ class CheckResult:
     message: str
     hostname: str = ""
     """The hostname label of the chosen virtual node, if the state is Ready."""
-    requeue_after: int | None = None
-    """Seconds until Kueue queues the Workload again after ``Retry``; None: at once."""
 
 
 def is_own_check(check: Object) -> bool:
@@ -88,18 +86,10 @@ def holds_room(workload: Object) -> bool:
     return has_quota(workload) and not is_finished(workload)
 
 
-def waits_for_retry(workload: Object) -> bool:
-    """Whether Kueue will queue the Workload only after the time that a check has requested."""
-    requeued = condition_of(workload, "Requeued")
-    later = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
-    is_evicted = requeued.get("status") == "False" and requeued.get("reason") == "AdmissionCheck"
-    return bool(later) and is_evicted and not has_quota(workload)
-
-
-def was_refused(entries: Iterable[Object]) -> bool:
-    """Whether one of these entries requested the wait before the next attempt. Kueue keeps the time
-    when it resets the entry."""
-    return any(it.get("requeueAfterSeconds") for it in entries)
+def waits_for_quota(workload: Object) -> bool:
+    """Whether the Workload is queued, and Kueue has reserved no quota for it."""
+    is_active = (workload.get("spec") or {}).get("active") is not False
+    return is_active and not has_quota(workload) and not is_finished(workload)
 
 
 def priority_of(workload: Object) -> int:
@@ -191,8 +181,6 @@ def _with_result(workload: Object, entry: Object, result: CheckResult, now: str)
     }
     if entry.get("retryCount") is not None:
         changed["retryCount"] = entry["retryCount"]
-    if result.requeue_after is not None:
-        changed["requeueAfterSeconds"] = result.requeue_after
     if result.hostname:
         changed["podSetUpdates"] = [
             {

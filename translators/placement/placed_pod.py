@@ -100,6 +100,13 @@ def record(decision: Decision) -> Object:
 
 def read_record(pod: Object) -> tuple[str, str] | None:
     """The policy and the choice that the annotation records; None without a valid one."""
+    found = read_full_record(pod)
+    return (found["policy"], found["choice"]) if found is not None else None
+
+
+def read_full_record(pod: Object) -> Object | None:
+    """The content of the annotation, with ``policy``, ``choice`` and ``reasons``; None without a
+    valid one."""
     text = (metadata(pod).get("annotations") or {}).get(ANNOTATION_PLACEMENT)
     try:
         found: Any = json.loads(text) if isinstance(text, str) else None
@@ -107,8 +114,10 @@ def read_record(pod: Object) -> tuple[str, str] | None:
         return None
     if not isinstance(found, dict):
         return None
-    policy, choice = found.get("policy"), found.get("choice")
-    return (policy, choice) if isinstance(policy, str) and isinstance(choice, str) else None
+    texts = [found.get("policy"), found.get("choice")]
+    reasons = found.get("reasons", {})
+    valid = all(isinstance(it, str) for it in texts) and isinstance(reasons, dict)
+    return {**found, "reasons": reasons} if valid else None
 
 
 def _without_gate(pod: Object) -> Object:

@@ -79,19 +79,14 @@ class KueueAtHome:
 
     def evict(self, name: str, reason: str = "AdmissionCheck") -> None:
         """Kueue evicts the Workload: it releases the quota and resets the checks."""
-        (entry,) = self.workload(name)["status"]["admissionChecks"]
-        seconds = entry.get("requeueAfterSeconds")
-        later = {"requeueAt": "2031-01-01T00:05:00Z"} if seconds else {}
-        kept = {"requeueAfterSeconds": seconds, "retryCount": 1} if seconds else {}
         status = {
             "conditions": [
                 objects.condition("QuotaReserved", "False", "Pending"),
                 objects.condition("Evicted", "True", reason),
-                objects.condition("Requeued", "False", reason),
+                objects.condition("Requeued", "True", "BackoffFinished"),
             ],
             "admission": None,
-            "admissionChecks": [{**objects.check_state(), **kept}],
-            "requeueState": later or None,
+            "admissionChecks": [objects.check_state()],
         }
         self._write(name, status)
 
@@ -127,16 +122,12 @@ class KueueAtHome:
         await self.api.until(lambda: self.entry(name)["state"] == state)
         return self.entry(name)
 
-    async def until_requeued(self, name: str) -> None:
-        """Waits until the Workload need not wait any longer."""
+    async def until_refused(self, name: str) -> str:
+        """Waits until the Workload stays pending with a reason; returns the reason."""
         await self.api.until(
-            lambda: not (self.workload(name)["status"].get("requeueState") or {}).get("requeueAt")
+            lambda: self.entry(name)["state"] == "Pending" and self.entry(name)["message"]
         )
-
-    async def refuse(self, name: str) -> None:
-        """Waits for a Retry, and lets Kueue evict the Workload."""
-        await self.until_state(name, "Retry")
-        self.evict(name)
+        return str(self.entry(name)["message"])
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ async def test_workload_is_admitted_to_the_remote_that_holds_all_of_it(
     assert entry["message"] == "all pods fit large"
 
 
-async def test_workload_that_fits_nowhere_releases_its_quota_and_names_each_remote(
+async def test_workload_that_fits_nowhere_waits_and_names_each_remote(
     kueue: KueueAtHome, api: FakeApi, client_for: ClientFor
 ) -> None:
     kueue.join("one", nodes(3, 2))
@@ -60,10 +60,8 @@ async def test_workload_that_fits_nowhere_releases_its_quota_and_names_each_remo
     kueue.join("lost", nodes(9, 9), ready=False)
     async with deciding(await client_for(api, "home")):
         kueue.submit("train", pod_set(4, "2"))
-        entry = await kueue.until_state("train", "Retry")
-    assert entry["requeueAfterSeconds"] == fits_controller.RETRY_SECONDS
-    assert "podSetUpdates" not in entry
-    message = entry["message"]
+        message = await kueue.until_refused("train")
+    assert "podSetUpdates" not in kueue.entry("train")
     assert message.startswith("no remote can hold all pods: lost: pod set main: node.status")
     assert "one: its nodes have no room for all 4 pods together" in message
     assert "silent: publishes no free room" in message
@@ -75,16 +73,14 @@ async def test_change_of_room_ends_the_wait(
     kueue.join("one", nodes(1, 2))
     async with deciding(await client_for(api, "home")) as controller:
         kueue.submit("train", pod_set(2, "2"))
-        await kueue.refuse("train")
+        await kueue.until_refused("train")
         await settle(controller, api)
-        assert kueue.workload("train")["status"]["requeueState"]["requeueAt"]
+        assert kueue.entry("train")["state"] == "Pending"
         kueue.publish("one", nodes(1, 3))
         await settle(controller, api)
-        assert kueue.workload("train")["status"]["requeueState"]["requeueAt"]
+        assert kueue.entry("train")["state"] == "Pending"
 
         kueue.publish("one", nodes(1, 4))
-        await kueue.until_requeued("train")
-        kueue.reserve("train")
         await kueue.until_state("train", "Ready")
 
 
@@ -95,31 +91,34 @@ async def test_change_of_room_ends_the_wait_after_a_restart(
     home = await client_for(api, "home")
     async with deciding(home):
         kueue.submit("train", pod_set(2, "2"))
-        await kueue.refuse("train")
+        await kueue.until_refused("train")
     async with deciding(home) as controller:
         await settle(controller, api)
-        assert kueue.workload("train")["status"]["requeueState"]["requeueAt"]
+        assert kueue.entry("train")["state"] == "Pending"
         kueue.publish("one", nodes(1, 4))
-        await kueue.until_requeued("train")
+        await kueue.until_state("train", "Ready")
 
 
-async def test_wait_after_another_check_is_left_alone(
-    kueue: KueueAtHome, api: FakeApi, client_for: ClientFor
+async def test_quota_is_released_for_others_after_a_while(
+    kueue: KueueAtHome, api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bridge's check did not refuse the Workload, so the wait is not its own to end."""
-    kueue.join("one", nodes(1, 8))
-    found = objects.workload("train", pod_set(1, "1"))
-    found["status"] = {
-        "conditions": [objects.condition("Requeued", "False", "AdmissionCheck")],
-        "admissionChecks": [objects.check_state()],
-        "requeueState": {"requeueAt": "2031-01-01T00:05:00Z"},
-    }
-    api.put(found)
+    """Only while another Workload waits for quota; and then behind that one."""
+    monkeypatch.setattr(fits_controller, "HOLD_SECONDS", 0.05)
+    kueue.join("one", nodes(1, 2))
     async with deciding(await client_for(api, "home")) as controller:
+        kueue.submit("large", pod_set(9, "2"))
+        await kueue.until_refused("large")
+        await api.until(lambda: not controller.controller.queue.delayed)
         await settle(controller, api)
-        kueue.publish("one", nodes(1, 9))
-        await settle(controller, api)
-    assert api.writes("*/workloads/*") == []
+        assert kueue.entry("large")["state"] == "Pending"
+
+        api.put(objects.workload("small", pod_set(1, "1")))
+        entry = await kueue.until_state("large", "Retry")
+        # Kueue would keep the quota for that time.
+        assert "requeueAfterSeconds" not in entry
+        kueue.evict("large")
+        kueue.reserve("small")
+        await kueue.until_state("small", "Ready")
 
 
 async def test_room_for_one_is_promised_to_one(
@@ -131,13 +130,9 @@ async def test_room_for_one_is_promised_to_one(
         kueue.submit("first", pod_set(2, "2"))
         kueue.submit("second", pod_set(2, "2"))
         await kueue.until_state("first", "Ready")
-        entry = await kueue.until_state("second", "Retry")
-        assert "beside 2 promised pods" in entry["message"]
-        kueue.evict("second")
-
+        message = await kueue.until_refused("second")
+        assert "beside 2 promised pods" in message
         kueue.finish("first")
-        await kueue.until_requeued("second")
-        kueue.reserve("second")
         await kueue.until_state("second", "Ready")
         await settle(controller, api)
 
@@ -152,7 +147,7 @@ async def test_promises_survive_a_restart(
         await kueue.until_state("first", "Ready")
     kueue.submit("second", pod_set(1, "1"))
     async with deciding(home):
-        await kueue.until_state("second", "Retry")
+        await kueue.until_refused("second")
     assert kueue.entry("first")["state"] == "Ready"
 
 
@@ -167,13 +162,13 @@ async def test_running_pod_is_promised_until_the_room_accounts_for_it(
         kueue.submit("first", pod_set(1, "2"))
         await kueue.until_state("first", "Ready")
         kueue.submit("second", pod_set(1, "3"))
-        await kueue.refuse("second")
+        await kueue.until_refused("second")
         # The remote has grown, and the first pod runs in it.
         kueue.publish("one", nodes(1, 3))
         kueue.pod("first", "first-0", node="one", phase="Running")
         await settle(controller, api)
-        assert kueue.workload("second")["status"]["requeueState"]["requeueAt"]
-        await kueue.until_requeued("second")
+        assert kueue.entry("second")["state"] == "Pending"
+        await kueue.until_state("second", "Ready")
 
 
 async def test_room_that_knows_a_bound_pod_ends_its_promise(
@@ -185,13 +180,13 @@ async def test_room_that_knows_a_bound_pod_ends_its_promise(
         kueue.submit("first", pod_set(1, "2"))
         await kueue.until_state("first", "Ready")
         kueue.submit("second", pod_set(1, "3"))
-        await kueue.refuse("second")
+        await kueue.until_refused("second")
         kueue.pod("first", "first-0", node="one")
         kueue.publish("one", nodes(1, 3))
         await settle(controller, api)
-        assert kueue.workload("second")["status"]["requeueState"]["requeueAt"]
+        assert kueue.entry("second")["state"] == "Pending"
         kueue.publish("one", nodes(1, 3), knows="first-0")
-        await kueue.until_requeued("second")
+        await kueue.until_state("second", "Ready")
 
 
 async def test_pods_of_home_count_against_the_nodes_offer(
@@ -202,25 +197,24 @@ async def test_pods_of_home_count_against_the_nodes_offer(
     api.put(objects.pod_of("", "web", node="one", phase="Running", cpu="3"))
     async with deciding(await client_for(api, "home")):
         kueue.submit("train", pod_set(1, "2"))
-        await kueue.refuse("train")
+        await kueue.until_refused("train")
         api.delete(PODS, "web", "default", grace_seconds=0)
-        await kueue.until_requeued("train")
+        await kueue.until_state("train", "Ready")
 
 
-async def test_many_that_fit_alone_are_not_all_queued_for_the_same_room(
+async def test_room_goes_to_the_highest_priority(
     kueue: KueueAtHome, api: FakeApi, client_for: ClientFor
 ) -> None:
     kueue.join("one", nodes(1, 1))
     async with deciding(await client_for(api, "home")) as controller:
         for name, priority in (("a", 0), ("b", 10), ("c", 5)):
             kueue.submit(name, pod_set(1, "4"), priority=priority)
-            await kueue.refuse(name)
+            await kueue.until_refused(name)
         await settle(controller, api)
         kueue.publish("one", nodes(1, 4))
-        await kueue.until_requeued("b")
+        await kueue.until_state("b", "Ready")
         await settle(controller, api)
-        waiting = [name for name in "abc" if (kueue.workload(name)["status"]["requeueState"] or {})]
-        assert waiting == ["a", "c"]
+        assert [kueue.entry(it)["state"] for it in "ac"] == ["Pending", "Pending"]
 
 
 async def test_lost_remote_keeps_started_workloads_and_a_reconnect_evicts_nothing(
@@ -295,12 +289,9 @@ async def test_flavor_narrows_the_remotes(
     api.put(objects.flavor(tier="none"))
     async with deciding(await client_for(api, "home")):
         kueue.submit("train", pod_set(1, "4"))
-        entry = await kueue.until_state("train", "Retry")
-        assert "spec.nodeSelector[tier]" in entry["message"]
-        kueue.evict("train")
+        message = await kueue.until_refused("train")
+        assert "spec.nodeSelector[tier]" in message
         api.put(objects.flavor(tier="cloud"))
-        await kueue.until_requeued("train")
-        kueue.reserve("train")
         await kueue.until_state("train", "Ready")
     assert kueue.node("train") == "two"
 
@@ -312,8 +303,8 @@ async def test_broken_room_of_another_writer_is_no_room(
     api.put(objects.room("one", '[{"free": {"cpu": -1}}]'))
     async with deciding(await client_for(api, "home")):
         kueue.submit("train", pod_set(1, "4"))
-        entry = await kueue.until_state("train", "Retry")
-    assert "one: publishes no free room" in entry["message"]
+        message = await kueue.until_refused("train")
+    assert "one: publishes no free room" in message
 
 
 async def test_conflicting_writer_leads_to_another_decision(

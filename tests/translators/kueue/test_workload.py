@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests import kueue_objects as objects
 from translators.kueue import workload
 from translators.kueue.promises import promises
@@ -43,7 +41,7 @@ def test_ready_selects_the_node_for_every_pod_set_and_keeps_other_checks() -> No
 def test_retry_keeps_kueues_counter_and_drops_the_node() -> None:
     ready = objects.check_state(state="Ready", hostname="burst", pod_set_name="a")
     found = with_quota({**ready, "retryCount": 3})
-    result = CheckResult("Retry", "lost", requeue_after=5)
+    result = CheckResult("Retry", "lost")
     status = workload.checks_status(found, OWN, result, NOW)
     assert status is not None
     assert status["admissionChecks"] == [
@@ -53,7 +51,6 @@ def test_retry_keeps_kueues_counter_and_drops_the_node() -> None:
             "lastTransitionTime": NOW,
             "message": "lost",
             "retryCount": 3,
-            "requeueAfterSeconds": 5,
         }
     ]
 
@@ -72,26 +69,6 @@ def test_flavor_labels_and_tolerations_are_part_of_the_pods() -> None:
     first, _ = workload.pod_sets(with_quota(), {objects.FLAVOR: flavor})
     assert first.pod["spec"]["nodeSelector"] == {objects.VIRTUAL: "true", "zone": "a"}
     assert [it["key"] for it in first.pod["spec"]["tolerations"]] == ["paid", objects.VIRTUAL]
-
-
-@pytest.mark.parametrize(
-    ("requeued", "requeue_at", "expected"),
-    [
-        (("False", "AdmissionCheck"), NOW, True),
-        (("False", "AdmissionCheck"), "", False),
-        (("False", "PodsReadyTimeout"), NOW, False),
-        (("True", "BackoffFinished"), NOW, False),
-    ],
-)
-def test_only_the_wait_after_a_check_is_ended(
-    requeued: tuple[str, str], requeue_at: str, expected: bool
-) -> None:
-    found = objects.workload("w", objects.pod_set(1, "1"))
-    found["status"] = {
-        "conditions": [objects.condition("Requeued", *requeued)],
-        "requeueState": {"requeueAt": requeue_at} if requeue_at else {},
-    }
-    assert workload.waits_for_retry(found) is expected
 
 
 def test_check_is_marked_active_once_per_generation() -> None:
