@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from bridge.rbac import permissions
+from bridge.rbac import kueue_permissions, permissions, placement_permissions
 from bridge.rbac.permissions import ALL_RESOURCES, Permission
-from e2e import service_accounts
+from e2e import placement_process, service_accounts
 from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
 from e2e.clusters import find
 from e2e.clusters.pytest_fixture import settings_from_environment
@@ -35,6 +35,8 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 
 #: The account of a webhook in home's cluster, and the suffix of its name.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
+#: The account of the placer.
+PLACER = "placer"
 #: An account that acts in place of the node: that of an installed bridge, or of a test. Only what
 #: it has beyond the table of ``home`` must be used.
 IN_PLACE = "home, in place of the node"
@@ -75,6 +77,7 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         *permissions.for_own_token(),
     ),
     WEBHOOK: permissions.for_webhook(),
+    PLACER: (*placement_permissions.PLACER, *kueue_permissions.KUEUE),
 }
 #: Tables of accounts that need not use what another table has, which its accounts use.
 _SHARED = {IN_PLACE: "home", PREPARED: "remote"}
@@ -141,8 +144,14 @@ class Report:
 
     @property
     def unused(self) -> list[Granted]:
-        """The grants without a use."""
-        return [it for it in all_grants() if not self.used[str(it)] and not _is_shared(it)]
+        """The grants without a use. Those for Kueue are used by long tests only."""
+        return [
+            it
+            for it in all_grants()
+            if not self.used[str(it)]
+            and not _is_shared(it)
+            and not (it.side == PLACER and it.permission in kueue_permissions.KUEUE)
+        ]
 
     def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
         """Adds another report in the form of `as_json`."""
@@ -211,6 +220,8 @@ def _table(side: str, user: str) -> str:
     """The key of the account's table."""
     if user.endswith(_WEBHOOKS):
         return WEBHOOK
+    if user == placement_process.ACCOUNT.user:
+        return PLACER
     name = user.rpartition(":")[2]
     # The account of an installation has the installation's name.
     in_place = name.endswith(service_accounts.IN_PLACE) or name.startswith("cluster-bridge-")

@@ -20,6 +20,7 @@ from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
 from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
+from bridge.cli.commands.kueue import flavors
 from bridge.cli.commands.leave import leave, uninstall
 from bridge.cli.commands.offload import offload, unoffload, webhook
 from bridge.cli.commands.placement import (
@@ -246,6 +247,15 @@ _add(
     "bridge storage-class archive --remote-class slow --reclaim-policy Retain",
 )
 _add(_ADMINISTER, "crds", crds, "bridge crds | kubectl apply -f -", "bridge crds > crds.yaml")
+_kueue = _add_group(_ADMINISTER, "kueue", "Admit whole workloads to one remote with Kueue.")
+_add(
+    "Commands",
+    "flavors",
+    flavors,
+    "bridge kueue flavors --namespace shop | kubectl apply -f -",
+    "bridge kueue flavors burst-1 burst-2 --per-node",
+    to=_kueue,
+)
 _config = _add_group(
     _ADMINISTER, "config", "Validate or describe the configuration file of bridge run."
 )

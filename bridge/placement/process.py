@@ -1,6 +1,7 @@
 """The process of the placer: `bridge placement run`.
 
-All replicas fill their caches; the holder of the Lease `placement` places pods. A process that
+All replicas fill their caches; the holder of the Lease `placement` places pods, and decides Kueue's
+admission check (`bridge.kueue.check_process`). A process that
 loses the Lease stands by again. Ctrl-C releases the Lease, and pods that wait keep waiting.
 """
 
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.election.election_lease import Candidate
+from bridge.kueue import check_process
+from bridge.kueue.check_process import KueueChoice
 from bridge.placement import admission_policy
 from sync.base.exception_summary import first_leaf
 from sync.engine.engine import utc_now
@@ -33,14 +36,16 @@ NOT_DEFINED = (
 )
 
 
-async def run_placer(home: KubeconfigRef, *, notify: Notify, stop: asyncio.Event) -> None:
-    """Places pods until ``stop``. Raises PreflightError."""
+async def run_placer(
+    home: KubeconfigRef, kueue: KueueChoice, *, notify: Notify, stop: asyncio.Event
+) -> None:
+    """Places pods, and decides Kueue's admission check, until ``stop``. Raises PreflightError."""
     async with connect(home, side="home", notify=notify) as client:
         with as_preflight_errors("home"):
             await require_definition(client)
         candidate = Candidate.local()
         working = asyncio.create_task(
-            _work(client, candidate.identity, notify=notify), name="placer"
+            _work(client, candidate.identity, kueue, notify=notify), name="placer"
         )
         stopping = asyncio.create_task(stop.wait(), name="stop")
         try:
@@ -60,7 +65,9 @@ async def require_definition(home: KubeClient) -> None:
         raise PreflightError(NOT_DEFINED)
 
 
-async def _work(home: KubeClient, identity: str, *, notify: Callable[[str], None]) -> None:
+async def _work(
+    home: KubeClient, identity: str, kueue: KueueChoice, *, notify: Callable[[str], None]
+) -> None:
     while True:
         placer, lease = Placer(home, now=utc_now, identity="placement"), PlacerLease(home, identity)
         try:
@@ -75,6 +82,7 @@ async def _work(home: KubeClient, identity: str, *, notify: Callable[[str], None
                 )
                 group.create_task(lease.renew_until_lost(), name="placer-lease")
                 group.create_task(placer.work(), name="placer-work")
+                group.create_task(check_process.serve(home, kueue, notify=notify), name="kueue")
         except* PlacerLeaseLost as lost:
             notify(f"home: standing by: {first_leaf(lost)}")
         finally:

@@ -27,6 +27,7 @@ from bridge.node import lease_namespace
 from bridge.rbac import (
     fleet_permissions,
     home_policy,
+    kueue_permissions,
     permissions,
     placement_permissions,
     remote_policy,
@@ -296,12 +297,14 @@ def placer_objects(account: Account, releasing: Iterable[Account] = ()) -> list[
     """The account of the placer, and its roles. ``releasing``: accounts of bridges that release the
     held pods when no placer runs."""
     description = "Permissions of Cluster Bridge's placer: to place pods by PlacementPolicies"
+    kueue = "Lets Cluster Bridge decide Kueue's admission check for virtual nodes"
     release = "Lets Cluster Bridge release the pods that wait for a placer when none runs"
     namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [
         *map(_namespace, namespaces),
         _service_account(account),
         *_granted(account.role("placer"), account, placement_permissions.PLACER, description),
+        *_granted(account.role("kueue"), account, kueue_permissions.KUEUE, kueue),
         *chain.from_iterable(
             _granted(it.role("release"), it, placement_permissions.RELEASE, release)
             for it in releasing

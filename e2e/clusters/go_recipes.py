@@ -16,6 +16,7 @@ from e2e.clusters.versions import (
     ETCD,
     HELM,
     KIND,
+    KUEUE,
     KWOK,
     LOCAL_PATH_PROVISIONER,
     METRICS_SERVER,
@@ -56,6 +57,9 @@ KUBEADM_COREDNS_PLUGINS = (
 )
 
 HOSTPATH_PROVISIONER_SOURCES = Path(__file__).parent / "programs" / "hostpath_provisioner"
+
+KUEUE_MODULE = "sigs.k8s.io/kueue"
+KUEUE_PROGRAM = "kueue"
 
 _KUBERNETES = "k8s.io/kubernetes"
 _VERSION_VARIABLES = "k8s.io/component-base/version"
@@ -234,6 +238,13 @@ def snapshot_controller() -> Recipe:
     module = "github.com/kubernetes-csi/external-snapshotter/v8"
     programs = (("snapshot-controller", f"{module}/cmd/snapshot-controller"),)
     return Recipe("snapshot-controller", module, SNAPSHOT_CONTROLLER, programs)
+
+
+def kueue() -> Recipe:
+    """The manager of job queues; it requires all clients of its integrations: 1,800 packages."""
+    return Recipe(
+        KUEUE_PROGRAM, KUEUE_MODULE, KUEUE, ((KUEUE_PROGRAM, f"{KUEUE_MODULE}/cmd/kueue"),)
+    )
 
 
 def helm() -> Recipe:

@@ -34,6 +34,7 @@ LOCAL_PATH_PROVISIONER = "v0.0.30"
 PROVISIONER_LIBRARY = "v11.0.1"
 SNAPSHOT_CONTROLLER = "v8.3.0"
 SNAPSHOT_DEFINITIONS = "v8.6.0"
+KUEUE = "v0.19.2"
 
 # Node images are published for some patch releases only, with a release of kind. From 1.33 on
 # these belong to the release above; the older ones to earlier releases.

@@ -135,3 +135,11 @@ REMOTES = Resource("cluster-bridge.io", "v1alpha1", "remotes", "Remote")
 CUSTOM_RESOURCE_DEFINITIONS = _cluster_scoped(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
 )
+#: Of Kueue 0.15 and newer.
+KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+KUEUE_ADMISSION_CHECKS = _cluster_scoped(
+    "kueue.x-k8s.io", "v1beta2", "admissionchecks", "AdmissionCheck"
+)
+KUEUE_RESOURCE_FLAVORS = _cluster_scoped(
+    "kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor"
+)

@@ -2,9 +2,10 @@
 
 The placer has no access to remotes: from the ConfigMap it knows whether one node there can take a
 pod. The ConfigMap is written only after a change of the room, at most once in `SPACING` seconds.
-With ``auto`` it is written only where home serves PlacementPolicies, which is asked every
-`ASK_AGAIN` seconds until it does. A write that fails is repeated with the next change,
-or after `RETRY` seconds.
+With ``auto`` it is written only where home serves PlacementPolicies or Kueue's AdmissionChecks.
+Until then the bridge asks after a change, at most once in `ASK_SPACING` seconds, and every
+`ASK_AGAIN` seconds without one. A write that fails is repeated with the next change, or after
+`RETRY` seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube import discovery
 from sync.kube.api_errors import AlreadyExists, KubeError, NotFound
-from sync.kube.api_resources import CONFIG_MAPS, NODES, PLACEMENT_POLICIES
+from sync.kube.api_resources import CONFIG_MAPS, KUEUE_ADMISSION_CHECKS, NODES, PLACEMENT_POLICIES
 from sync.runtime.log_fields import name_fields
 from translators.fit import published_room
 from translators.fit.fit import in_remote, reserve
@@ -35,8 +36,8 @@ log = logging.getLogger(__name__)
 SPACING = 5.0
 #: Seconds until a failed write is repeated without a change.
 RETRY = 60.0
-#: Seconds between two questions whether home serves PlacementPolicies.
-ASK_AGAIN = 300.0
+#: Least and most seconds between two questions whether home serves what needs the room.
+ASK_SPACING, ASK_AGAIN = 60.0, 300.0
 
 
 class RoomPublisher:
@@ -128,10 +129,11 @@ class RoomPublisher:
                 await self._changed.wait()
             self._changed.clear()
             try:
-                if self.is_active or await self._serves_policies():
+                if self.is_active or await self._is_wanted():
                     await self._publish()
                 else:
-                    await asyncio.sleep(ASK_AGAIN)
+                    await asyncio.sleep(ASK_SPACING)
+                    await self._wait_for_change(ASK_AGAIN)
                     continue
             except KubeError as error:
                 node = self._identity.node
@@ -150,9 +152,16 @@ class RoomPublisher:
         except TimeoutError:
             self._changed.set()
 
-    async def _serves_policies(self) -> bool:
-        self._is_served = await discovery.serves_resource(self._account, PLACEMENT_POLICIES)
+    async def _is_wanted(self) -> bool:
+        self._is_served = await self._is_read_at_home()
         return self._is_served
+
+    async def _is_read_at_home(self) -> bool:
+        """Whether home has what is decided by the room."""
+        for resource in (PLACEMENT_POLICIES, KUEUE_ADMISSION_CHECKS):
+            if await discovery.serves_resource(self._account, resource):
+                return True
+        return False
 
     async def _publish(self) -> None:
         version, groups = self._newest, self.room()

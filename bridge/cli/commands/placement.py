@@ -17,6 +17,7 @@ from bridge.base.command_output import (
 )
 from bridge.base.join_settings import SettingsError
 from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, LogFormatOption
+from bridge.kueue.check_process import KueueChoice
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
@@ -29,6 +30,14 @@ Admission = Literal["v1", "v1beta1", "none"]
 
 def run_placement(
     *,
+    kueue: Annotated[
+        KueueChoice,
+        typer.Option(
+            help="Also decide Kueue's admission check cluster-bridge.io/fits: workloads are "
+            "admitted to one remote that can hold all of their pods. auto: while Kueue is "
+            "installed."
+        ),
+    ] = "auto",
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     log_format: LogFormatOption = "console",
@@ -44,7 +53,10 @@ def run_placement(
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     configure_reports(LogSettings(log_format=log_format))
-    run(lambda stop: run_placer(home, notify=report_line, stop=stop), exit_within=STOP_SECONDS)
+    run(
+        lambda stop: run_placer(home, kueue, notify=report_line, stop=stop),
+        exit_within=STOP_SECONDS,
+    )
 
 
 def render_placement(

@@ -330,8 +330,8 @@ JOIN: tuple[Option, ...] = (
     Option(
         "publish-room",
         "Publish at home the free resources of the remote's nodes, in the ConfigMap room-NODE of "
-        "namespace cluster-bridge, by which PlacementPolicies place pods. auto: if home has the "
-        "CustomResourceDefinition of PlacementPolicies.",
+        "namespace cluster-bridge, for PlacementPolicies and Kueue's admission check. auto: if "
+        "home serves PlacementPolicies or Kueue's AdmissionChecks.",
         WORKLOADS,
         kind=PublishRoom,
         default="auto",

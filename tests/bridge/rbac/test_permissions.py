@@ -229,6 +229,7 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str
         "/api/v1",
         SELF_SUBJECT_ACCESS_REVIEWS.path(),
         "/apis/cluster-bridge.io/v1alpha1",
+        "/apis/kueue.x-k8s.io/v1beta2",
     }
     for entry in api.log:
         if entry.path in free:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, NODES
+from sync.kube.api_resources import CONFIG_MAPS, KUEUE_ADMISSION_CHECKS, NAMESPACES, NODES
 from sync.placement import room_publisher
 from tests import objects
 from tests.sync.engine_harness import NODE, EngineHarness
@@ -91,6 +91,13 @@ async def test_auto_publishes_only_for_policies(publishing: EngineHarness) -> No
     await publishing.start()
     await publishing.settle()
     assert publishing.home.find(CONFIG_MAPS, NAME, NAMESPACE) is None
+
+
+async def test_auto_publishes_for_kueue(publishing: EngineHarness) -> None:
+    publishing.publish_room = "auto"
+    publishing.home.register(KUEUE_ADMISSION_CHECKS)
+    await publishing.start()
+    await room(publishing, [4000])
 
 
 async def test_unchanged_room_is_not_written_again(publishing: EngineHarness) -> None:
