@@ -39,6 +39,8 @@ class ServeRequest:
     """Whether ``--yes`` gives the user's consent without a question."""
     file: FollowedFile | None = None
     """The file of `bridge run`, which is followed; None for `bridge join`."""
+    shares: bool = False
+    """Whether replicas of `bridge run` share the remotes."""
 
 
 def start(request: ServeRequest) -> None:
@@ -93,6 +95,7 @@ def _command(
         notify=report_with_node,
         stop=stop,
         consent=_consent(request),
+        shares=request.shares,
     ), source.read_now
 
 

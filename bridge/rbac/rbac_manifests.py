@@ -92,6 +92,7 @@ class HomePermissions:
         storage = volumes if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
+            *(permissions.HOME_SHARDS if len(self.nodes) > 1 else ()),
             *permissions.in_place_of_node(self.identity),
             *tokens,
             *certificates,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,13 @@ def run(
             show_default=False,
         ),
     ] = None,
+    shard: Annotated[
+        Literal["auto", "off"],
+        typer.Option(
+            help="auto: replicas of this command with the same remotes divide them, and take over "
+            "from each other. off: each replica serves or stands by for all remotes."
+        ),
+    ] = "auto",
     yes: ApproveRequests = False,
     # For one release: `bridge config` has taken their place.
     schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
@@ -54,4 +61,4 @@ def run(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_traces(logs.traces or None)
-    start(ServeRequest(parts, logs, assume_yes=yes, file=file))
+    start(ServeRequest(parts, logs, assume_yes=yes, file=file, shares=shard == "auto"))
