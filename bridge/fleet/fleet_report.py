@@ -20,8 +20,9 @@ RemoteState = Literal["waiting", "joining", "running", "retrying", "stopping", "
 STATES: tuple[RemoteState, ...] = get_args(RemoteState)
 #: The state of a remote that another replica runs (`bridge.sharding`).
 ELSEWHERE = "elsewhere"
-#: The part of this process in serving a remote. ``cold``: none. ``ready``: it stands by, with full caches.
-#: ``lost``: it serves the node, and does not reach the remote. ``unable``: the last attempt failed.
+#: The part of this process in serving a remote. ``cold``: none. ``ready``: it stands by, with full
+#: caches. ``lost``: it serves the node, and does not reach the remote. ``unable``: the last attempt
+#: failed.
 Standing = Literal["cold", "starting", "ready", "serving", "lost", "unable", "left"]
 #: Longest error in a report, in characters.
 MAX_ERROR_LENGTH = 500
