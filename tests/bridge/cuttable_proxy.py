@@ -29,6 +29,13 @@ class CuttableProxy:
         """Forwards again."""
         self._open.set()
 
+    def retarget(self, target: int) -> None:
+        """Aborts all connections, and forwards new ones to another port."""
+        if target != self._target:
+            self._target = target
+            for it in self._tasks:
+                it.cancel()
+
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Listens while the block runs."""
