@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from e2e import bridge_process
-from e2e.bridge_process import Bridge
+from e2e.bridge_process import REGISTERED, Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited, joined
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
@@ -198,3 +198,60 @@ def test_remotes_come_change_and_go_in_the_file(several: Bridged) -> None:
     assert _watches(several) == watches
     assert "bridge_config_valid 1.0" in _proxied(several, first, "/metrics")
     assert run.stop() == 0
+
+
+def _states(several: Bridged, node: str) -> dict[str, str]:
+    """The states of all remotes in the process that serves the node; {} without an answer."""
+    try:
+        status = json.loads(_proxied(several, node, "/bridge/v1/status"))
+        return {it["name"]: it["state"] for it in status["bridge"]["fleet"]["remotes"]}
+    except (ValueError, KeyError):
+        return {}
+
+
+def test_two_replicas_divide_the_remotes_and_one_takes_over(
+    several: Bridged, tmp_path: Path
+) -> None:
+    nodes = several.node, f"{several.node}-b"
+    run = several.bridge
+    assert isinstance(run, Run)
+    (machine,) = several.remote.node_names
+    run.write(
+        {"name": nodes[0], "node-selector": {"kubernetes.io/hostname": machine}},
+        {"name": nodes[1], "cpu": 1},
+    )
+    for node in nodes:
+        for state in ("create", "condition=Ready"):
+            several.home.kubectl("wait", f"--for={state}", f"node/{node}", "--timeout=60s")
+        several.apply(busybox(node, f"on-{node}", "sleep 3600"))
+    several.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+    before = uids(several.remote_pods())
+
+    env = {"XDG_STATE_HOME": str(tmp_path / "second")}
+    second = Run(run.home, run.remote, tmp_path / "second.log", env=env, config=run.config)
+    second.launch()
+    try:
+        both = {"running", "elsewhere"}
+        wait_for(
+            lambda: all(set(_states(several, node).values()) == both for node in nodes),
+            "each replica serves one of the nodes",
+        )
+        taken = next(node for node in nodes if REGISTERED in _log_of(second, node))
+        second.kill()
+        wait_for(
+            lambda: set(_states(several, taken).values()) == {"running"},
+            "the first replica serves both nodes",
+        )
+    finally:
+        second.kill()
+        print(second.log.read_text())
+    for node in nodes:
+        assert is_ready(get_one(several.home, "node", node))
+    several.apply(busybox(taken, "new", "sleep 3600"))
+    several.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+    assert before.items() <= uids(several.remote_pods()).items()
+
+
+def _log_of(run: Run, node: str) -> str:
+    """The messages about one node."""
+    return "\n".join(it["msg"] for it in run.lines() if it.get("node") == node)

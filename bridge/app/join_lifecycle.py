@@ -169,7 +169,9 @@ async def _serve_node(
 
         await kubelet.start()
         try:
-            member.set_running(lambda: election.is_leader)
+            member.set_running(
+                lambda: kubelet.readiness.standing(remote, is_leader=election.is_leader)
+            )
             first = factory.new_term(engine, claim, kubelet)
             kubelet.use_engine(engine, first.node.node)
             node = await first.node.find_node()

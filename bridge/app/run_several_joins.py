@@ -2,7 +2,8 @@
 
 `run_joins` gives `bridge.fleet.supervisor` its two actions: to join a remote, which is
 `bridge.app.join_lifecycle.serve_node`, and to leave one, which the caller passes, because
-`bridge.leave` builds on this package. All joins share the event loop and the memory of the process.
+`bridge.leave` builds on this package. Several replicas divide the remotes among them
+(`bridge.sharding`). All joins share the event loop and the memory of the process.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from bridge.base.join_settings import Part
 from bridge.fleet.desired_state import FleetSource
 from bridge.fleet.fleet_report import FleetMember
 from bridge.fleet.supervisor import Leave, Supervisor
+from bridge.sharding.sharded_source import ShardedSource
+from sync.base.background_task import background_task
 
 
 async def run_joins(
@@ -25,12 +28,19 @@ async def run_joins(
     notify: Callable[[str], None],
     stop: asyncio.Event,
     consent: Consent = NO_CONSENT,
+    shares: bool = False,
 ) -> None:
     """Runs the joins that ``source`` desires until ``stop``. Raises NodeLeft if `bridge leave` has
-    removed the nodes of all."""
+    removed the nodes of all. ``shares``: the replicas with the same source share its remotes."""
 
     async def serve(part: Part, member: FleetMember) -> None:
         await join_lifecycle.serve_node(part.settings, notify, consent, member)
 
+    supervisor = Supervisor(serve, leave, notify=notify)
     async with join_lifecycle.cancel_when_set(stop), join_lifecycle.releasing_memory():
-        await Supervisor(serve, leave, notify=notify).run(source)
+        if not shares:
+            await supervisor.run(source)
+            return
+        sharded = ShardedSource(source, supervisor.report, notify=notify, stop=stop)
+        async with background_task(sharded.follow_replicas(), name="shares"):
+            await supervisor.run(sharded)

@@ -33,6 +33,7 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 #: The file descriptor with the argument of `restart_with`, between the two process images.
 _VARIABLE = "CLUSTER_BRIDGE_ASKED"
@@ -50,6 +51,10 @@ FREED_SHARE = 0.5
 MIN_FREED_BLOCKS = 50_000
 #: Seconds that a child process may take; making a certificate takes 0.1.
 CHILD_TIMEOUT = 10.0
+#: Child processes at the same time: a hundred joins that start together would otherwise have as
+#: many, and the processors so busy that none ends within its time.
+MAX_CHILDREN = 2
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 def restart_with(argument: object) -> None:
@@ -87,8 +92,15 @@ async def run_module(
     and returns its standard output.
 
     None if no process can be started, where it fails, or after ``timeout`` seconds. No child
-    remains after a return or a cancellation.
+    remains after a return or a cancellation. At most `MAX_CHILDREN` run at the same time; waiting
+    for that does not count.
     """
+    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_CHILDREN))
+    async with turn:
+        return await _run_child(module, *arguments, data=data, timeout=timeout)
+
+
+async def _run_child(module: str, *arguments: str, data: bytes, timeout: float) -> bytes | None:
     with contextlib.suppress(OSError, TimeoutError):
         # -P: do not import modules from the working directory.
         child = await asyncio.create_subprocess_exec(

@@ -54,6 +54,8 @@ class ServeRequest:
     """The file of `bridge run --config`, which is followed."""
     remotes: RemotesRef | None = None
     """The objects of `bridge run --remotes`."""
+    shares: bool = False
+    """Whether replicas of `bridge run` share the remotes."""
 
 
 def start(request: ServeRequest) -> None:
@@ -112,6 +114,7 @@ def _command(
         notify=report_with_node,
         stop=stop,
         consent=_consent(request),
+        shares=request.shares,
     ), source.read_now
 
 

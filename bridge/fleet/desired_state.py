@@ -6,11 +6,12 @@ A source yields a whole state each time, never a change: a missed or repeated st
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from bridge.base.join_settings import Part
 from bridge.fleet.fleet_report import FleetReport
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class DesiredState:
     parts: tuple[Part, ...]
     warnings: tuple[str, ...] = ()
     """Changes of the source that do not take effect, each as a sentence."""
+    elsewhere: Mapping[str, tuple[KubeconfigRef, str]] = field(default_factory=dict)
+    """Remotes that are desired, and run in another replica: their home, and that replica's name, by
+    key (`bridge.sharding`)."""
+    is_read: bool = True
+    """Whether the source was read; False if only the shares of replicas changed."""
 
 
 @dataclass(frozen=True, slots=True)

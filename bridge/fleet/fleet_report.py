@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, get_args
@@ -18,6 +18,12 @@ from translators.timestamps import format_time
 #: ``stopping``: no longer desired. ``leaving``, ``left``: as by `bridge leave`.
 RemoteState = Literal["waiting", "joining", "running", "retrying", "stopping", "leaving", "left"]
 STATES: tuple[RemoteState, ...] = get_args(RemoteState)
+#: The state of a remote that another replica runs (`bridge.sharding`).
+ELSEWHERE = "elsewhere"
+#: The part of this process in serving a remote. ``cold``: none. ``ready``: it stands by, with full
+#: caches. ``lost``: it serves the node, and does not reach the remote. ``unable``: the last attempt
+#: failed.
+Standing = Literal["cold", "starting", "ready", "serving", "lost", "unable", "left"]
 #: Longest error in a report, in characters.
 MAX_ERROR_LENGTH = 500
 
@@ -31,8 +37,8 @@ class RemoteReport:
     """The home cluster that it is a node of."""
     error: str = ""
     """Why the last attempt failed; "" once another has succeeded."""
-    leads: Callable[[], bool] = bool
-    """Whether this replica serves the node, and does not stand by."""
+    standing: Callable[[], Standing] | None = None
+    """That of a running remote."""
 
 
 @dataclass(slots=True)
@@ -43,6 +49,8 @@ class FleetReport:
     """The name of the source."""
     remotes: dict[str, RemoteReport] = field(default_factory=dict)
     """By key (`bridge.fleet.desired_state.by_key`)."""
+    elsewhere: Mapping[str, tuple[KubeconfigRef, str]] = field(default_factory=dict)
+    """Remotes that other replicas run: their home, and the replica's name, by key."""
     error: str = ""
     """Why the newest state of the source is not in effect; "" if it is."""
     loads: Counter[str] = field(default_factory=lambda: Counter(success=0, failure=0))
@@ -75,7 +83,18 @@ class FleetReport:
     def counts(self) -> dict[str, int]:
         """The number of remotes in each state."""
         counted = Counter[str](it.state for it in self.remotes.values())
-        return {state: counted[state] for state in STATES}
+        counted[ELSEWHERE] = len(self.elsewhere.keys() - self.remotes.keys())
+        return {state: counted[state] for state in (*STATES, ELSEWHERE)}
+
+    def standing(self, key: str) -> Standing:
+        """The part of this process in serving a remote."""
+        remote = self.remotes.get(key)
+        if remote is None:
+            return "cold"
+        if remote.state == "running":
+            return remote.standing() if remote.standing is not None else "starting"
+        found: Mapping[RemoteState, Standing] = {"retrying": "unable", "left": "left"}
+        return found.get(remote.state, "starting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +104,11 @@ class FleetMember:
     report: FleetReport = field(default_factory=FleetReport)
     key: str = ""
 
-    def set_running(self, leads: Callable[[], bool] = bool) -> None:
-        """Reports that the join's checks have passed and its kubelet API listens. ``leads``:
-        whether this replica serves the node now."""
+    def set_running(self, standing: Callable[[], Standing] | None = None) -> None:
+        """Reports that the join's checks have passed and its kubelet API listens; ``standing``
+        returns what it is for the remote from now on."""
         if self.key in self.report.remotes:
-            self.report.remotes[self.key].leads = leads
+            self.report.remotes[self.key].standing = standing
             self.report.set_state(self.key, "running", "")
 
     def as_json(self) -> Object | None:
@@ -107,8 +126,15 @@ class FleetMember:
             "loaded": format_time(datetime.fromtimestamp(at, UTC)) if at else None,
             "error": report.error,
             "remotes": [
-                {"name": key, "state": it.state, "error": it.error}
-                for key, it in report.remotes.items()
-                if it.home == own.home
+                *(
+                    {"name": key, "state": it.state, "error": it.error, "replica": ""}
+                    for key, it in report.remotes.items()
+                    if it.home == own.home
+                ),
+                *(
+                    {"name": key, "state": ELSEWHERE, "error": "", "replica": replica}
+                    for key, (home, replica) in report.elsewhere.items()
+                    if home == own.home and key not in report.remotes
+                ),
             ],
         }

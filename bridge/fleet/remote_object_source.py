@@ -33,7 +33,7 @@ from bridge.base.join_settings import Part
 from bridge.crds.remote_crd import DEFAULT_KEYS, FINALIZER
 from bridge.fleet import remote_objects
 from bridge.fleet.desired_state import DesiredState, InvalidState
-from bridge.fleet.fleet_report import FleetReport, RemoteReport
+from bridge.fleet.fleet_report import FleetReport, RemoteReport, Standing
 from bridge.fleet.port_assignment import assign_ports
 from bridge.fleet.remote_objects import Rejection
 from sync.base import exception_summary
@@ -56,6 +56,8 @@ RETRY_FIRST, RETRY_CAP = 1.0, 30.0
 LOOK_SECONDS = 10.0
 #: Seconds for the first list of a Secret.
 SECRET_SECONDS = 5.0
+#: The standings of the replica that serves a node.
+_SERVING: tuple[Standing, ...] = ("serving", "lost")
 #: The file in each Remote's directory.
 _FILE = "kubeconfig"
 _MISSING = "`bridge crds | kubectl apply -f -` defines it, and `bridge rbac fleet` grants access"
@@ -362,12 +364,15 @@ class RemoteObjectSource:
         self, home: KubeClient, remote: Object, report: RemoteReport | None
     ) -> bool:
         """Whether the status is this replica's to write."""
+        node_name = remote_objects.node_name(remote)
+        if report is None and name_of(remote) in self._parts:
+            return False  # Another replica runs the join, or this one does soon.
         if report is not None and report.state == "running":
-            return report.leads()
+            return self._report.standing(node_name) in _SERVING
         if remote_objects.is_leaving(remote) or not _is_served(remote.get("status") or {}):
             return True
         # Another replica may serve the node; or this one did before it was restarted.
-        node = await home.find(NODES, remote_objects.node_name(remote))
+        node = await home.find(NODES, node_name)
         return node is None or condition_of(node, "Ready").get("status") != "True"
 
 

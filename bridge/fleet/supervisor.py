@@ -138,15 +138,17 @@ class Supervisor:
             by_key(state.parts), {key: it.part for key, it in self._current.items()}
         )
         is_first = not self.report.loads["success"]
-        self.report.record_load()
+        self.report.elsewhere = state.elsewhere
+        if state.is_read:
+            self.report.record_load()
         for warning in state.warnings:
             log.warning("%s: %s", source, warning)
-        if not is_first:
+        if state.is_read and not is_first:
             changes.info("%s: read again: %s", source, plan.describe(actions))
         # All stops before the first start, which waits for those that hold its ports.
         for action in actions:
             if action.verb != "start":
-                self._stop(action, source, group)
+                self._stop(action, _farewell(action, source, state), group)
         for action in actions:
             if action.verb != "stop":
                 self._start(action, group)
@@ -163,18 +165,15 @@ class Supervisor:
         task = group.create_task(self._run(key, part, before), name=f"remote-{key}")
         self._current[key] = _Running(key, part, task)
 
-    def _stop(self, action: Action, source: str, group: asyncio.TaskGroup) -> None:
+    def _stop(self, action: Action, farewell: str, group: asyncio.TaskGroup) -> None:
         running = self._current.pop(action.key)
         self._removed_by_leave.discard(action.key)
         self._ending[running.task] = running
         self.report.set_state(running.key, "stopping")
-        is_removed = action.verb == "stop"
-        group.create_task(
-            self._end(running, source if is_removed else ""), name=f"stop-{running.key}"
-        )
+        group.create_task(self._end(running, farewell), name=f"stop-{running.key}")
 
-    async def _end(self, running: _Running, removed_from: str) -> None:
-        """Stops a remote. ``removed_from``: the source that no longer has it, "" for a restart."""
+    async def _end(self, running: _Running, farewell: str) -> None:
+        """Stops a remote. ``farewell``: why it does not run again, "" for a restart."""
         NODE.set(running.part.settings.name or running.part.label)
         has_left = running.task.done()
         running.task.cancel()
@@ -183,12 +182,12 @@ class Supervisor:
             log.warning("the bridge of this remote still stops after %.0f s", SLOW_STOP_SECONDS)
             await asyncio.wait({running.task})
         self._ending.pop(running.task, None)
-        if not removed_from:
+        if not farewell:
             return
         if running.key not in self._current:
             self.report.remotes.pop(running.key, None)
         if not has_left:
-            self._notify(Caveat(_removal_message(running, removed_from)))
+            self._notify(farewell)
 
     # -- one remote ------------------------------------------------------------------------
 
@@ -256,13 +255,19 @@ class Supervisor:
             self._none_remains.set()
 
 
-def _removal_message(running: _Running, source: str) -> str:
-    node = running.part.settings.name or "NODE"
+def _farewell(action: Action, source: str, state: DesiredState) -> str:
+    """The message of a remote that no longer runs in this process; "" for a restart."""
+    if action.verb != "stop":
+        return ""
+    if action.key in state.elsewhere:
+        _, replica = state.elsewhere[action.key]
+        return f"home: {action.key} runs in another replica now: {replica}"
+    node = action.part.settings.name or "NODE"
     outcome = "the bridge has stopped, and pods in the remote continue without it"
-    if running.part.state == "left":
+    if action.part.state == "left":
         outcome = "its node has not left yet"
-    return (
-        f"home: {source} no longer has {running.key}: {outcome}. Next: `bridge leave {node}` "
+    return Caveat(
+        f"home: {source} no longer has {action.key}: {outcome}. Next: `bridge leave {node}` "
         "removes the node; an entry in the file joins it again"
     )
 

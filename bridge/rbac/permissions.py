@@ -95,6 +95,9 @@ class Permission:
         return replace(self, names=names)
 
 
+#: The Lease of `bridge.sharding.membership_record`.
+SHARDS_LEASE = "shards"
+
 #: The bridge's account does this at home whatever the identity: a node may not.
 HOME = (
     Permission(NAMESPACES, ("get",), namespace="kube-system", names=("kube-system",)),
@@ -117,6 +120,16 @@ HOME = (
         ("get", "patch"),
         namespace=lease_namespace.NAMESPACE,
         names=(namespace_ownership_lease.NAME,),
+    ),
+)
+#: Used where granted by replicas that share several nodes (`bridge.sharding`): the Lease by which
+#: they know each other.
+HOME_SHARDS = (
+    Permission(
+        LEASES,
+        ("get", "list", "watch", "patch"),
+        namespace=lease_namespace.NAMESPACE,
+        names=(SHARDS_LEASE,),
     ),
 )
 #: Permissions of an account that acts in place of the node (`--home-identity service-account`), in

@@ -100,6 +100,7 @@ class HomePermissions:
         granted = (
             *permissions.HOME,
             *placement_permissions.HOME_ROOM,
+            *(permissions.HOME_SHARDS if len(self.nodes) > 1 else ()),
             *permissions.in_place_of_node(self.identity),
             *tokens,
             *certificates,

@@ -19,6 +19,7 @@ import typer
 from e2e import bridge_image
 from e2e.bench import claims as claims_bench
 from e2e.bench import (
+    fleet,
     hostile_remote,
     memory_savings,
     performance_page,
@@ -133,6 +134,22 @@ def hostile(
     typer.echo(json.dumps(report, indent=2))
     if not report["is_within_limit"]:
         raise typer.Exit(1)
+
+
+@app.command("fleet")
+def fleet_command(
+    *,
+    remotes: Annotated[int, typer.Option("--remotes", "-n", help="Number of remotes.", min=2)] = 20,
+    seconds: Annotated[float, typer.Option(help="Seconds of an idle fleet.", min=1)] = 30.0,
+    idle: Annotated[bool, typer.Option("--idle", help="Measure an idle fleet alone.")] = False,
+) -> None:
+    """Measure many remotes in one process: the cost of each, and the latency of pods while one
+    remote is hostile, slow or dead. All API servers are simulated; needs no cluster."""
+    if idle:
+        report = fleet.measure_idle(remotes=remotes, seconds=seconds)
+    else:
+        report = fleet.measure(remotes=remotes, seconds=seconds, say=say)
+    typer.echo(json.dumps(report, indent=2))
 
 
 @app.command()

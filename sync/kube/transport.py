@@ -111,9 +111,13 @@ class Transport:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for session in (self._requests, self._streams):
-            if session is not None:
-                await session.close()
+        requests, streams = self._requests, self._streams
+        try:
+            if requests is not None:
+                await requests.close()
+        finally:  # A second cancellation may interrupt the first close.
+            if streams is not None:
+                await streams.close()
 
     def fenced(self, fence: Fence) -> Self:
         """A copy of this transport whose writes pass ``fence``; it shares connections, limiter and

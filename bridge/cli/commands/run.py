@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -43,6 +43,13 @@ def run(
     ] = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
+    shard: Annotated[
+        Literal["auto", "off"],
+        typer.Option(
+            help="auto: replicas of this command with the same remotes divide them, and take over "
+            "from each other. off: each replica serves or stands by for all remotes."
+        ),
+    ] = "auto",
     yes: ApproveRequests = False,
     # For one release: `bridge config` has taken their place.
     schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
@@ -61,7 +68,7 @@ def run(
         if config is not None:
             raise fail("--config and --remotes exclude each other", code=2)
         home = KubeconfigRef(home_kubeconfig, home_context)
-        _run_objects(RemotesRef(home, remotes), values, assume_yes=yes)
+        _run_objects(RemotesRef(home, remotes), values, assume_yes=yes, shares=shard == "auto")
         return
     unused = [it.flag for it in given(ctx, PROCESS)]
     unused += ["--home-kubeconfig"] if is_given(ctx, "home_kubeconfig") else []
@@ -90,10 +97,12 @@ def run(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_traces(logs.traces or None)
-    start(ServeRequest(parts, logs, assume_yes=yes, file=file))
+    start(ServeRequest(parts, logs, assume_yes=yes, file=file, shares=shard == "auto"))
 
 
-def _run_objects(remotes: RemotesRef, values: Mapping[str, Any], *, assume_yes: bool) -> None:
+def _run_objects(
+    remotes: RemotesRef, values: Mapping[str, Any], *, assume_yes: bool, shares: bool
+) -> None:
     traces = check_traces(values["traces"])
     logs = LogSettings(values["verbose"], values["log_format"], traces)
-    start(ServeRequest((), logs, assume_yes=assume_yes, remotes=remotes))
+    start(ServeRequest((), logs, assume_yes=assume_yes, remotes=remotes, shares=shares))

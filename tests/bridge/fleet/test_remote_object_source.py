@@ -73,7 +73,7 @@ class Fleet:
         self.events.append(f"+{name}")
         self.served[name] = part
         try:
-            member.set_running(lambda: True)
+            member.set_running(lambda: "serving")
             await asyncio.get_running_loop().create_future()
         finally:
             self.events.append(f"-{name}")

@@ -172,7 +172,7 @@ async def test_invalid_state_changes_nothing_and_is_reported(
     assert found is not None
     assert (found["source"], found["remotes"]) == (
         "bridge.yaml",
-        [{"name": "a", "state": "running", "error": ""}],
+        [{"name": "a", "state": "running", "error": "", "replica": ""}],
     )
 
 

@@ -60,9 +60,9 @@ def status(*pods: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def fleet(*, error: str = "") -> dict[str, Any]:
     """The remotes of a process, one of which fails."""
     remotes = [
-        {"name": "east", "state": "running", "error": ""},
-        {"name": "osaka", "state": "retrying", "error": "remote: no answer"},
-        {"name": "west", "state": "running", "error": ""},
+        {"name": "east", "state": "running", "error": "", "replica": ""},
+        {"name": "osaka", "state": "retrying", "error": "remote: no answer", "replica": ""},
+        {"name": "west", "state": "running", "error": "", "replica": ""},
     ]
     loaded = "2030-01-01T00:00:00Z"
     return {"source": "/etc/bridge.yaml", "loaded": loaded, "error": error, "remotes": remotes}
