@@ -280,7 +280,8 @@ class FleetWatch:
 
 
 def _lag(answer: Object) -> float | None:
-    lag = (answer.get("bridge") or {}).get("lagSeconds")
+    bridge = answer.get("bridge")
+    lag = bridge.get("lagSeconds") if isinstance(bridge, dict) else None
     return float(lag) if isinstance(lag, int | float) else None
 
 

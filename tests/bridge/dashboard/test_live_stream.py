@@ -201,6 +201,47 @@ async def test_failing_remote_does_not_affect_the_others() -> None:
     assert page.remotes["berlin-a"]["pods"]["total"] > 0
 
 
+@pytest.mark.parametrize("answer", ["text", 7, ["list"], {"lagSeconds": "soon", "errors": {}}])
+async def test_answer_of_any_shape_is_a_problem_of_its_remote(answer: object) -> None:
+    async def answers(_: web.Request) -> web.Response:
+        return web.json_response({"bridge": answer})
+
+    page = Page()
+    async with FakeApi() as api:
+        api.route("GET", "/api/v1/nodes/berlin-b/proxy/*", answers)
+        example_fleet.put_fleet(api, remotes=2, pods=10)
+        async with (
+            KubeClient(client_config_for(api, "home")) as home,
+            loopback_server(home, None, ref=KubeconfigRef()) as url,
+        ):
+            await page.follow(
+                url,
+                lambda: (
+                    page.samples > 2
+                    and "malformed" in str(page.remotes.get("berlin-b"))
+                    and "'good'" in str(page.remotes.get("berlin-a"))
+                ),
+            )
+
+
+async def test_answer_of_any_shape_does_not_end_the_samples() -> None:
+    async def answers(_: web.Request) -> web.Response:
+        return web.json_response({"bridge": "text"})
+
+    async with FakeApi() as api:
+        api.route("GET", "/api/v1/nodes/*/proxy/*", answers)
+        example_fleet.put_fleet(api, remotes=1, pods=1)
+        async with (
+            KubeClient(client_config_for(api, "home")) as home,
+            asyncio.timeout(SOON),
+            watch_fleet(home, None) as watch,
+        ):
+            with watch.reading() as changed:
+                while watch.history.revision < 5:
+                    changed.clear()
+                    await changed.wait()
+
+
 async def test_forbidden_home_is_shown(api: FakeApi, home: KubeClient) -> None:
     api.fail(Fault("GET", "/api/v1/nodes*", code=403, message="nodes: you may not"))
     page = Page()
