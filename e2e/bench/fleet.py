@@ -200,6 +200,7 @@ def _hostile_server(attack: str) -> Iterator[int]:
     """The port of a hostile API server."""
     command = [sys.executable, "-m", "tests.sync.hostile_cluster", "1", attack]
     with _process(command, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         yield int(process.stdout.readline())
 
 
