@@ -18,6 +18,7 @@ from sync.kube.api_resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    PLACEMENT_POLICIES,
     PODS,
     Object,
 )
@@ -28,9 +29,12 @@ from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.fakeapi.resource_registry import Kind
 from tests.sync.engine_harness import NODE
 from translators.object_accessors import uid_of
 from translators.ownership_labels import LABEL_VIRTUAL, owner_labels
+from translators.placement import placed_pod
+from translators.placement.decision import HOME, Decision, Verdict
 from translators.translation_options import HostPort, Policy
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -629,3 +633,37 @@ def test_invalid_join_options_are_defaults(text: str) -> None:
     policy, known = join_record.read_policy(node, "f" * 16)
     assert not known
     assert policy == Policy(Identity("f" * 16, "ffffffff", "burst"), "")
+
+
+# -- PlacementPolicies -------------------------------------------------------------------
+
+
+async def test_candidates_of_a_policy_are_shown_for_a_pod_that_waits(looked: Looked) -> None:
+    home = looked.two.home
+    home.store.registry.add(Kind(PLACEMENT_POLICIES))
+    tiers = [{"name": "home", "home": True}, {"name": "all", "remotes": {}}]
+    spec = {"namespaces": ["default"], "tiers": tiers}
+    home.put(PLACEMENT_POLICIES.manifest({"name": "batch"}, spec=spec))
+    home.put(placed_pod.gated(_asking("2")))
+    answer = await looked.answer()
+    policy = answer["policy"]
+    assert (policy["name"], policy["choice"], policy["waiting"]) == ("batch", None, True)
+    assert policy["candidates"]["home"].startswith("impossible: no node of home fits")
+    assert "publishes no room" in policy["candidates"][NODE]
+    text = text_report.render_report(answer)
+    assert "PlacementPolicy batch:\n  waits for room\n" in text
+    assert looked.two.writes() == []
+
+
+async def test_recorded_reasons_are_shown_for_a_placed_pod(looked: Looked) -> None:
+    verdicts = (Verdict(HOME, "impossible", "full", "home"), Verdict(NODE, "chosen", "fits", "all"))
+    decision = Decision("batch", NODE, "all", verdicts)
+    looked.two.home.put(placed_pod.placed(_using(), decision))
+    policy = (await looked.answer())["policy"]
+    assert policy["choice"] == NODE
+    assert policy["candidates"] == {"home": "full", NODE: "fits"}
+
+
+async def test_pod_without_policy_has_none_in_the_report(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    assert (await looked.answer())["policy"] is None

@@ -144,8 +144,8 @@ def test_disruption_budgets_always_allow_unhealthy_pods() -> None:
 
 def test_disruption_budgets_of_the_chart_always_allow_unhealthy_pods() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in CHART.glob("*.yaml"))
-    assert text.count("kind: PodDisruptionBudget") == 2
-    assert text.count("unhealthyPodEvictionPolicy: AlwaysAllow") == 2
+    assert text.count("kind: PodDisruptionBudget") == 3
+    assert text.count("unhealthyPodEvictionPolicy: AlwaysAllow") == 3
 
 
 def test_container_meets_the_restricted_standard() -> None:
