@@ -312,10 +312,14 @@ def _compare_held_pods(fleet: Fleet, namespace: str) -> None:
         namespace_labels = get_one(fleet.home, "ns", namespace)["metadata"]["labels"]
         parsed = [parse_policy(policy)]
         expected = [policy_for(it, parsed, namespace_labels) is not None for it in pods]
-        wait_for(
-            lambda pods=pods, expected=expected: _held(fleet, pods) == expected,
-            f"the API server holds {expected} for {spec}",
-        )
+        _wait_until_held(fleet, pods, expected, f"pods for {spec}")
+
+
+def _wait_until_held(fleet: Fleet, pods: list[Json], expected: list[bool], what: str) -> None:
+    try:
+        wait_for(lambda: _held(fleet, pods) == expected, f"{what}: {expected}", seconds=20)
+    except AssertionError as error:
+        raise AssertionError(f"{error}, not {_held(fleet, pods)}") from None
 
 
 def _held(fleet: Fleet, pods: list[Json]) -> list[bool]:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from translators.object_accessors import Object, is_daemonset_pod, metadata
-from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
+from translators.ownership_labels import DOMAIN, LABEL_PLACEMENT, LABEL_VIRTUAL
 
 OffloadPolicy = Literal["burst", "remote-only", "local-only"]
 POLICIES: tuple[OffloadPolicy, ...] = get_args(OffloadPolicy)
@@ -47,8 +47,9 @@ _TOLERATION: Object = {"key": LABEL_VIRTUAL, "operator": "Exists"}
 
 
 def is_exempt(pod: Object) -> bool:
-    """Whether admission does not change the pod."""
-    return is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
+    """Whether admission does not change the pod. A PlacementPolicy takes precedence."""
+    is_placed = LABEL_PLACEMENT in (metadata(pod).get("labels") or {})
+    return is_placed or is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
 
 
 def policy_of(namespace: Object) -> OffloadPolicy | None:

@@ -140,8 +140,8 @@ def _not_checked(facts: PodFacts) -> list[str]:
 
 
 def _policy(facts: PodFacts) -> Object | None:
-    """The decision by a PlacementPolicy: that of now for a pod that waits, else the recorded one;
-    None if no policy placed the pod."""
+    """The decision by a PlacementPolicy: the current one for a pod that waits, otherwise the
+    recorded one; None if no policy placed the pod."""
     if (decision := facts.decision) is not None:
         return {
             "name": decision.policy,

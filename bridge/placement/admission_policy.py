@@ -16,11 +16,11 @@ from bridge.offload.mutating_admission_policy import (
     policy_resources,
 )
 from translators.object_accessors import Object
+from translators.ownership_labels import LABEL_PLACEMENT
 from translators.placement.placement_policy import (
     API_VERSION,
     GATE,
     KIND,
-    LABEL_PLACEMENT,
     PENDING,
     SYSTEM_NAMESPACES,
 )
@@ -48,12 +48,13 @@ def _selects(selector: str, labels: str) -> str:
 _LABELS = "object.metadata.?labels.orValue({})"
 _NAMESPACE_LABELS = "namespaceObject.metadata.?labels.orValue({})"
 _NAMESPACES = f"{_SPEC}.?namespaces.orValue([])"
+#: Not a match condition, which cannot read the namespace.
+_IN_NAMESPACE = (
+    f"(size({_NAMESPACES}) == 0 && !has({_SPEC}.namespaceSelector)) || "
+    f"request.namespace in {_NAMESPACES} || (has({_SPEC}.namespaceSelector) && "
+    f"{_selects(f'{_SPEC}.namespaceSelector', _NAMESPACE_LABELS)})"
+)
 _MATCHES: dict[str, str] = {
-    "in-a-namespace-of-the-policy": (
-        f"(size({_NAMESPACES}) == 0 && !has({_SPEC}.namespaceSelector)) || "
-        f"request.namespace in {_NAMESPACES} || (has({_SPEC}.namespaceSelector) && "
-        f"{_selects(f'{_SPEC}.namespaceSelector', _NAMESPACE_LABELS)})"
-    ),
     "with-labels-of-the-policy": (
         f"!has({_SPEC}.podSelector) || ({_selects(f'{_SPEC}.podSelector', _LABELS)})"
     ),
@@ -107,7 +108,13 @@ def admission_objects(version: str = "v1") -> list[Object]:
                     "resourceRules": [POD_CREATION],
                 },
                 "matchConditions": [*MATCH_CONDITIONS, *expressions],
-                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _MUTATION}}],
+                "variables": [{"name": "inNamespace", "expression": _IN_NAMESPACE}],
+                "mutations": [
+                    {
+                        "patchType": "JSONPatch",
+                        "jsonPatch": {"expression": f"variables.inNamespace ? {_MUTATION} : []"},
+                    }
+                ],
             },
         ),
         binding.manifest(

@@ -29,6 +29,8 @@ HOME_ROOM = (
         namespace=published_room.NAMESPACE,
         names=(published_room.config_map_name(NODE),),
     ),
+    # To see whether a placer runs.
+    Permission(LEASES, ("get",), namespace=published_room.NAMESPACE, names=(placer_lease.NAME,)),
 )
 #: The placer's account at home. It has no access to any remote.
 PLACER = (
@@ -52,7 +54,4 @@ PLACER = (
 )
 #: Optional, for a bridge's account: releases held pods when no placer runs
 #: (`sync.placement.placer_absence`). RBAC cannot limit the patch to gates.
-RELEASE = (
-    Permission(PODS, ("list", "patch")),
-    Permission(LEASES, ("get",), namespace=published_room.NAMESPACE, names=(placer_lease.NAME,)),
-)
+RELEASE = (Permission(PODS, ("list", "patch")),)

@@ -73,8 +73,8 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
 
             controllers.append(SnapshotController(context, context.storage, snapshots))
     if options.publish_room != "off":
-        controllers.append(RoomPublisher(context, context.capacity, options.publish_room))
-        controllers.append(PlacerAbsence(context))
+        room = RoomPublisher(context, context.capacity, options.publish_room)
+        controllers += [room, PlacerAbsence(context, lambda: room.is_active)]
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))
     return controllers

@@ -31,11 +31,10 @@ from translators.fit.node_groups import (
 )
 from translators.fit.published_room import PublishedRoom
 from translators.object_accessors import Object, metadata, name_of, uid_of
-from translators.ownership_labels import LABEL_VIRTUAL
+from translators.ownership_labels import LABEL_PLACEMENT, LABEL_VIRTUAL
 from translators.placement import placed_pod
 from translators.placement.decision import HOME, Remote, Room
 from translators.placement.placement_policy import (
-    LABEL_PLACEMENT,
     PlacementPolicy,
     PolicyError,
     parse_policy,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from sync.base.resource_version import version_of
 from sync.declaration.controller_context import ControllerContext
@@ -21,8 +22,9 @@ from sync.placement import placer_lease
 from sync.runtime.event_recorder import EventRecorder
 from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, metadata, name_of, namespace_of
+from translators.ownership_labels import LABEL_PLACEMENT
 from translators.placement import placed_pod
-from translators.placement.placement_policy import LABEL_PLACEMENT, PENDING
+from translators.placement.placement_policy import PENDING
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +36,10 @@ NO_PLACER = "NoPlacerRuns"
 
 
 class PlacerAbsence:
-    """The task of one bridge."""
+    """The task of one bridge, which looks only while ``is_active``: while home has policies."""
 
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(self, context: ControllerContext, is_active: Callable[[], bool]) -> None:
+        self._is_active = is_active
         self._account: KubeClient = context.account
         self._events: EventRecorder = context.events
         self._seen = ""
@@ -50,7 +53,7 @@ class PlacerAbsence:
         while True:
             seconds = LOOK_SECONDS
             try:
-                if await self._is_absent():
+                if self._is_active() and await self._is_absent():
                     await self._release_all()
             except Forbidden as error:
                 seconds = FORBIDDEN_SECONDS

@@ -3,8 +3,8 @@
 The placer has no access to remotes: from the ConfigMap it knows whether one node there can take a
 pod. The ConfigMap is written only after a change of the room, at most once in `SPACING` seconds.
 With ``auto`` it is written only where home serves PlacementPolicies or Kueue's AdmissionChecks,
-which is asked at most once in `ASK_AGAIN` seconds, and only after a change. A write that fails is
-repeated with the next change, or after `RETRY` seconds.
+which is asked every `ASK_AGAIN` seconds until it does. A write that fails is repeated with the next
+change, or after `RETRY` seconds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 SPACING = 5.0
 #: Seconds until a failed write is repeated without a change.
 RETRY = 60.0
-#: Least seconds between two questions whether home serves these.
-ASK_AGAIN = 60.0
+#: Seconds between two questions whether home serves PlacementPolicies or AdmissionChecks.
+ASK_AGAIN = 300.0
 
 
 class RoomPublisher:
@@ -53,7 +53,6 @@ class RoomPublisher:
         self._capacity = capacity
         self._mode = mode
         self._changed = asyncio.Event()
-        self._asked_at: float | None = None
         self._is_served = False
         self._published: tuple[NodeGroup, ...] | None = None
         self._newest = 0
@@ -70,6 +69,11 @@ class RoomPublisher:
             ],
             run=self._run,
         )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the room is published: home serves PlacementPolicies, or the option is ``on``."""
+        return self._mode == "on" or self._is_served
 
     def room(self) -> tuple[NodeGroup, ...]:
         """The remote's room now, without what pods need that wait for a node there."""
@@ -120,11 +124,15 @@ class RoomPublisher:
     async def _run(self) -> None:
         self._changed.set()
         while True:
-            await self._changed.wait()
+            if self.is_active:
+                await self._changed.wait()
             self._changed.clear()
             try:
-                if await self._is_wanted():
+                if self.is_active or await self._is_read_at_home():
                     await self._publish()
+                else:
+                    await asyncio.sleep(ASK_AGAIN)
+                    continue
             except KubeError as error:
                 node = self._identity.node
                 log.warning(
@@ -142,21 +150,12 @@ class RoomPublisher:
         except TimeoutError:
             self._changed.set()
 
-    async def _is_wanted(self) -> bool:
-        if self._mode != "auto" or self._is_served:
-            return True
-        now = asyncio.get_running_loop().time()
-        if self._asked_at is None or now - self._asked_at >= ASK_AGAIN:
-            self._is_served = await self._is_read_at_home()
-            self._asked_at = asyncio.get_running_loop().time()
-        return self._is_served
-
     async def _is_read_at_home(self) -> bool:
         """Whether home has what is decided by the room."""
         for resource in (PLACEMENT_POLICIES, KUEUE_ADMISSION_CHECKS):
             if await discovery.serves_resource(self._account, resource):
-                return True
-        return False
+                self._is_served = True
+        return self._is_served
 
     async def _publish(self) -> None:
         version, groups = self._newest, self.room()

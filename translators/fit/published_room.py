@@ -14,13 +14,14 @@ from typing import Literal
 
 from translators.fit.node_groups import NodeGroup, RoomError, from_json, to_json
 from translators.object_accessors import Object, name_of
+from translators.ownership_labels import DOMAIN
 
 #: Whether a bridge publishes: with ``auto`` where home serves PlacementPolicies.
 PublishRoom = Literal["auto", "on", "off"]
 #: Home's namespace of what bridges share.
 NAMESPACE = "cluster-bridge"
 #: Selects the ConfigMaps.
-LABEL_ROOM = "cluster-bridge.io/room"
+LABEL_ROOM = f"{DOMAIN}/room"
 _PREFIX = "room-"
 
 

@@ -11,12 +11,11 @@ import json
 from typing import Any
 
 from translators.object_accessors import Object, is_daemonset_pod, metadata
-from translators.ownership_labels import LABEL_VIRTUAL
+from translators.ownership_labels import LABEL_PLACEMENT, LABEL_VIRTUAL
 from translators.placement.decision import HOME, TOLERATION, Decision
 from translators.placement.placement_policy import (
     ANNOTATION_PLACEMENT,
     GATE,
-    LABEL_PLACEMENT,
     PENDING,
     PLACED,
     RELEASED,

@@ -25,17 +25,16 @@ from translators.object_accessors import (
     namespace_of,
     text_or_empty,
 )
-from translators.ownership_labels import DOMAIN
+from translators.ownership_labels import DOMAIN, LABEL_PLACEMENT
 
-API_VERSION, KIND = f"{DOMAIN}/v1alpha1", "PlacementPolicy"
+API_VERSION, KIND = DOMAIN + "/v1alpha1", "PlacementPolicy"
 #: On a pod: its gate while no place is decided, and the label by which the placer finds it.
-GATE = LABEL_PLACEMENT = f"{DOMAIN}/placement"
+GATE = LABEL_PLACEMENT
 PENDING, PLACED, RELEASED = "pending", "placed", "released"
 #: On a pod: the decision, as JSON.
 ANNOTATION_PLACEMENT = f"{DOMAIN}/placement"
-#: On the Node of a virtual node: its cost, a number, and its tier.
+#: On the Node of a virtual node: its cost, a number.
 LABEL_COST = f"{DOMAIN}/cost"
-LABEL_TIER = f"{DOMAIN}/tier"
 #: Namespaces of the cluster's own components, which must start even without a placer.
 SYSTEM_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "cluster-bridge")
 
