@@ -129,7 +129,7 @@ class RoomPublisher:
                 await self._changed.wait()
             self._changed.clear()
             try:
-                if self.is_active or await self._is_wanted():
+                if self.is_active or await self._is_read_at_home():
                     await self._publish()
                 else:
                     await asyncio.sleep(ASK_SPACING)
@@ -152,16 +152,12 @@ class RoomPublisher:
         except TimeoutError:
             self._changed.set()
 
-    async def _is_wanted(self) -> bool:
-        self._is_served = await self._is_read_at_home()
-        return self._is_served
-
     async def _is_read_at_home(self) -> bool:
         """Whether home has what is decided by the room."""
         for resource in (PLACEMENT_POLICIES, KUEUE_ADMISSION_CHECKS):
             if await discovery.serves_resource(self._account, resource):
-                return True
-        return False
+                self._is_served = True
+        return self._is_served
 
     async def _publish(self) -> None:
         version, groups = self._newest, self.room()
