@@ -44,7 +44,11 @@ PREPARED = "remote, in prepared namespaces"
 #: The permissions of each side's accounts, and those of the webhook at home. No request uses the
 #: ownership: a policy asks for it.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
-    "home": (*service_accounts.HOME.cluster_level, *service_accounts.HOME.per_namespace),
+    "home": (
+        *service_accounts.HOME.cluster_level,
+        *service_accounts.HOME.per_namespace,
+        *permissions.HOME_SHARDS,
+    ),
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
