@@ -50,6 +50,7 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         *service_accounts.HOME.cluster_level,
         *service_accounts.HOME.per_namespace,
         *service_accounts.REMOTES,
+        *permissions.HOME_SHARDS,
     ),
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,

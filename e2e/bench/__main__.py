@@ -142,11 +142,15 @@ def fleet_command(
     remotes: Annotated[int, typer.Option("--remotes", "-n", help="Number of remotes.", min=2)] = 20,
     seconds: Annotated[float, typer.Option(help="Seconds of an idle fleet.", min=1)] = 30.0,
     idle: Annotated[bool, typer.Option("--idle", help="Measure an idle fleet alone.")] = False,
+    loss: Annotated[bool, typer.Option("--loss", help="Measure the loss of one alone.")] = False,
 ) -> None:
     """Measure many remotes in one process: the cost of each, and the latency of pods while one
     remote is hostile, slow or dead. All API servers are simulated; needs no cluster."""
+    report: dict[str, Any]
     if idle:
         report = fleet.measure_idle(remotes=remotes, seconds=seconds)
+    elif loss:
+        report = fleet.measure_loss(remotes=remotes)
     else:
         report = fleet.measure(remotes=remotes, seconds=seconds, say=say)
     typer.echo(json.dumps(report, indent=2))

@@ -7,6 +7,7 @@ Each figure has its baseline in the same run: a fleet of one remote, or the time
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,17 +25,20 @@ from typing import Any
 
 from e2e.bench.fleet_clusters import FAULTY
 from e2e.bench.pods.process_usage import account
+from tests.bridge.cuttable_proxy import CuttableProxy
 
 #: Seconds after the joins until a fleet counts as idle, and of the measurement of an idle fleet.
 SETTLE_SECONDS, IDLE_SECONDS = 10.0, 30.0
-#: What a remote can do to the others, and the attacks of a hostile one
+#: The faults of one remote that others could notice, and the attacks of a hostile one
 #: (`tests.sync.hostile_cluster`).
 FAULTS = ("slow", "dead", "refusing")
-ATTACKS = ("bomb", "endless", "dense", "large", "malformed", "empty")
+ATTACKS = ("bomb", "dense", "large", "malformed", "empty")
 #: Rounds of pods on the other remotes, one pod each, and seconds between two rounds.
-ROUNDS, PAUSE = 20, 0.25
+ROUNDS, PAUSE = 10, 0.25
 #: Pods of the burst beside which the loss of a remote is to be noticed.
 BURST = 300
+#: Seconds of each response of a slow remote, and a port that refuses connections.
+SLOW_SECONDS, REFUSING = 5.0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +65,67 @@ class Clusters:
         return json.loads(line)
 
 
+class FaultyRemote:
+    """The way to the remote that has the faults: a proxy in a thread of this process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._proxy = CuttableProxy(REFUSING)
+        self._stopping = asyncio.Event()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()])
+        self._thread.start()
+        self._listening.wait()
+        self.port = self._proxy.port
+        self.target = REFUSING
+        """The port of the real API server."""
+
+    async def _run(self) -> None:
+        async with self._proxy.listening():
+            self._listening.set()
+            await self._stopping.wait()
+
+    def lead_to(self, port: int) -> None:
+        """Aborts connections; new ones lead to this port."""
+        self._loop.call_soon_threadsafe(self._proxy.retarget, port)
+
+    def cut(self, *, is_cut: bool) -> None:
+        """Drops all bytes, or no longer."""
+        self._loop.call_soon_threadsafe(self._proxy.cut if is_cut else self._proxy.heal)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._loop.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """A running bridge with all remotes joined."""
 
     clusters: Clusters
+    faulty: FaultyRemote
     pid: int
     names: Sequence[str]
     join_seconds: float
+
+    @contextmanager
+    def fault(self, fault: str) -> Iterator[None]:
+        """One remote fails in this way while the block runs; then all are Ready again."""
+        with ExitStack() as stack:
+            kind, _, attack = fault.partition(": ")
+            if kind == "slow":
+                self.clusters.ask("slow", seconds=SLOW_SECONDS)
+            self.faulty.cut(is_cut=kind == "dead")
+            if kind == "refusing":
+                self.faulty.lead_to(REFUSING)
+            if attack:
+                self.faulty.lead_to(stack.enter_context(_hostile_server(attack)))
+            yield
+            self.clusters.ask("slow", seconds=0)
+            self.faulty.cut(is_cut=False)
+            self.faulty.lead_to(self.faulty.target)
+            self.clusters.ask("until_ready", count=len(self.names))
 
 
 @contextmanager
@@ -75,11 +133,15 @@ def running_fleet(count: int) -> Iterator[Fleet]:
     """`bridge run` with so many remotes, once all nodes are Ready."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        command = [sys.executable, "-m", "e2e.bench.fleet_clusters", str(count), str(folder)]
+        faulty = FaultyRemote()
+        stack.callback(faulty.close)
+        module = "e2e.bench.fleet_clusters"
+        command = [sys.executable, "-m", module, str(count), str(folder), str(faulty.port)]
         process = stack.enter_context(_process(command, stdin=subprocess.PIPE, text=True))
         clusters = Clusters(process)
         assert process.stdout is not None
-        process.stdout.readline()
+        faulty.target = int(process.stdout.readline())
+        faulty.lead_to(faulty.target)
         began = time.time()
         with (folder / "bridge.log").open("w") as log:
             environment = {**os.environ, "XDG_STATE_HOME": str(folder)}
@@ -87,7 +149,7 @@ def running_fleet(count: int) -> Iterator[Fleet]:
             bridge = stack.enter_context(_process(run, stderr=log, env=environment, cwd=folder))
         ready = clusters.ask("until_ready", count=count)
         names = [f"remote-{number}" for number in range(count)]
-        yield Fleet(clusters, bridge.pid, names, ready - began)
+        yield Fleet(clusters, faulty, bridge.pid, names, ready - began)
 
 
 @contextmanager
@@ -135,6 +197,12 @@ def measure(*, remotes: int, seconds: float, say: Callable[[str], None]) -> dict
     }
 
 
+def measure_loss(*, remotes: int) -> dict[str, float]:
+    """The time to notice the loss of a remote alone."""
+    with running_fleet(remotes) as fleet:
+        return _loss(fleet)
+
+
 def measure_idle(*, remotes: int, seconds: float) -> dict[str, Any]:
     """The figures of an idle fleet alone."""
     with running_fleet(remotes) as fleet:
@@ -163,15 +231,10 @@ def _isolation(fleet: Fleet, say: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for fault in (*FAULTS, *(f"hostile: {it}" for it in ATTACKS)):
         quiet = _latencies(fleet, others)
-        before = account(fleet.pid)
-        with ExitStack() as stack:
-            kind, _, attack = fault.partition(": ")
-            port = stack.enter_context(_hostile_server(attack)) if attack else 0
-            fleet.clusters.ask("fault", kind=kind, port=port)
+        with fleet.fault(fault):
+            before = account(fleet.pid)
             during = _latencies(fleet, others)
             after = account(fleet.pid)
-            fleet.clusters.ask("fault", kind="")
-        fleet.clusters.ask("until_ready", count=len(fleet.names))
         found[fault] = {
             "without": quiet,
             "with": during,
@@ -205,15 +268,15 @@ def _hostile_server(attack: str) -> Iterator[int]:
 
 
 def _loss(fleet: Fleet) -> dict[str, float]:
-    """Seconds until the Node of a dead remote is not Ready: without and with a burst elsewhere."""
+    """Seconds until the Node of a remote is not Ready whose API server has ended: without and with
+    a burst elsewhere."""
     found = {}
     for name, burst in (("idle_seconds", 0), ("burst_seconds", BURST)):
-        began = fleet.clusters.ask("fault", kind="dead")
-        if burst:
-            fleet.clusters.ask(
-                "pods", remotes=list(fleet.names[1:2]), rounds=1, burst=burst, pause=0
-            )
-        found[name] = round(fleet.clusters.ask("until_not_ready", name=FAULTY) - began, 2)
-        fleet.clusters.ask("fault", kind="")
-        fleet.clusters.ask("until_ready", count=len(fleet.names))
+        with fleet.fault("refusing"):
+            began = time.time()
+            if burst:
+                busy = list(fleet.names[1:2])
+                fleet.clusters.ask("pods", remotes=busy, rounds=1, burst=burst, pause=0)
+            ended = fleet.clusters.ask("until_not_ready", name=FAULTY)
+        found[name] = round(ended - began, 2)
     return found

@@ -1,12 +1,13 @@
-"""The simulated clusters of the fleet benchmark: ``python -m e2e.bench.fleet_clusters COUNT DIR``.
+"""The clusters of the fleet benchmark: ``python -m e2e.bench.fleet_clusters COUNT DIR PORT``.
 
 One process has the API servers of home and of ``COUNT`` remotes, with a simulated node each, and
 acts as users, schedulers and kubelets. It writes ``home.yaml``, a kubeconfig for each remote and
-``bridge.yaml`` into ``DIR``, prints a line, and then answers a command per line of its input: a
-JSON object with the name of a method of `Simulation` as ``do``, and its arguments.
+``bridge.yaml`` into ``DIR``, prints the port of the first remote, and then answers a command per
+line of its input: a JSON object with the name of a method of `Simulation` as ``do``, and its
+arguments.
 
-API servers serve TLS, as real ones do. The first remote, `FAULTY`, is plain, behind a proxy that
-can cut it off, refuse connections, or lead to a hostile server.
+API servers serve TLS, as real ones do. The first remote, `FAULTY`, is plain, and its kubeconfig has
+``PORT``: that of a proxy in another process, so that its traffic delays no API server.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import yaml
 
 from sync.kube.api_resources import NODES, PODS
 from tests import objects
-from tests.bridge.cuttable_proxy import CuttableProxy
 from tests.bridge.two_clusters import API_SLICE, put_worker
 from tests.fakeapi import Authority, FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -33,8 +33,8 @@ from translators.object_accessors import Object, condition_of
 
 #: The remote that has the faults.
 FAULTY = "remote-0"
-#: Seconds between two looks at the pods, and the most that a command waits.
-LOOK, LIMIT = 0.002, 90.0
+#: Seconds between two looks at the pods, and the most that a command waits for nodes and for pods.
+LOOK, LIMIT, POD_LIMIT = 0.002, 180.0, 30.0
 _RUNNING: Object = {
     "phase": "Running",
     "hostIP": "198.51.100.1",
@@ -50,10 +50,9 @@ _RUNNING: Object = {
 class Simulation:
     """The clusters, and what the commands do with them."""
 
-    def __init__(self, home: FakeApi, remotes: dict[str, FakeApi], proxy: CuttableProxy) -> None:
+    def __init__(self, home: FakeApi, remotes: dict[str, FakeApi]) -> None:
         self.home = home
         self.remotes = remotes
-        self._proxy = proxy
         self._pods = 0
 
     async def until_ready(self, count: int) -> float:
@@ -79,22 +78,12 @@ class Simulation:
             api.clear_log()
         return found
 
-    async def fault(self, kind: str, port: int = 0) -> float:
-        """The faulty remote fails in this way from now on, "" for none; the time of that."""
-        api = self.remotes[FAULTY]
-        api.faults.lift()
-        self._proxy.heal()
-        if kind == "slow":
-            api.faults.add(Fault(times=None, delay=5.0))
-        elif kind == "dead":
-            self._proxy.cut()
-        elif kind == "refusing":
-            self._proxy.retarget(1)
-        elif kind == "hostile":
-            self._proxy.retarget(port)
-        else:
-            self._proxy.retarget(api.port)
-        return time.time()
+    async def slow(self, seconds: float) -> None:
+        """Delays all responses of the faulty remote from now on; 0 ends that."""
+        faults = self.remotes[FAULTY].faults
+        faults.lift()
+        if seconds:
+            faults.add(Fault(times=None, delay=seconds))
 
     async def pods(self, remotes: list[str], rounds: int, burst: int, pause: float) -> list[float]:
         """Creates ``burst`` pods at a time on each remote, ``rounds`` times; the seconds from each
@@ -116,20 +105,23 @@ class Simulation:
         return created
 
     async def _run(self, began: dict[str, dict[str, float]]) -> list[float]:
-        """Acts as the remotes' kubelets until all pods run."""
-        found, started = [], set[str]()
-        async with asyncio.timeout(LIMIT):
-            while any(began.values()):
-                for remote, waiting in began.items():
-                    for name in list(waiting):
-                        if name not in started:
-                            if self._start(self.remotes[remote], name):
-                                started.add(name)
-                        elif self._is_running(name):
-                            found.append(time.monotonic() - waiting.pop(name))
-                            self.home.delete(PODS, name, "default")
-                await asyncio.sleep(LOOK)
-        return found
+        """Acts as the remotes' kubelets until all pods run, or `POD_LIMIT` has passed, which then
+        counts as the latency of the others."""
+        found, started, end = [], set[str](), time.monotonic() + POD_LIMIT
+        while any(began.values()) and time.monotonic() < end:
+            for remote, waiting in began.items():
+                for name in list(waiting):
+                    if name not in started:
+                        if self._start(self.remotes[remote], name):
+                            started.add(name)
+                    elif self._is_running(name):
+                        found.append(time.monotonic() - waiting.pop(name))
+                        self.home.delete(PODS, name, "default")
+            await asyncio.sleep(LOOK)
+        late = [name for waiting in began.values() for name in waiting]
+        for name in late:
+            self.home.delete(PODS, name, "default")
+        return found + [POD_LIMIT] * len(late)
 
     def _start(self, api: FakeApi, name: str) -> bool:
         if api.find(PODS, name, "default-h") is None:
@@ -147,7 +139,7 @@ def _is_ready(node: Object) -> bool:
     return condition_of(node, "Ready").get("status") == "True"
 
 
-async def main(count: int, folder: Path) -> None:
+async def main(count: int, folder: Path, port: int) -> None:
     """Serves until the input ends."""
     authority = Authority(folder)
     context = authority.server_context(authority.issue("server", address="127.0.0.1"))
@@ -164,15 +156,15 @@ async def main(count: int, folder: Path) -> None:
                 FakeApi(tls=None if name == FAULTY else context)
             )
             put_worker(remotes[name], "worker")
-        proxy = CuttableProxy(remotes[FAULTY].port)
-        await stack.enter_async_context(proxy.listening())
-        servers = {name: api.url for name, api in remotes.items()} | {FAULTY: proxy.url}
+        servers = {name: api.url for name, api in remotes.items()}
+        servers[FAULTY] = f"http://127.0.0.1:{port}"
         for name, server in (servers | {"home": home.url}).items():
             cluster = {"certificate-authority-data": ca} if server.startswith("https") else None
             content = kubeconfig(server, user={"token": "t"}, cluster=cluster, context=name)
             write(folder / f"{name}.yaml", content)
         _write_configuration(folder, list(remotes))
-        await _answer(Simulation(home, remotes, proxy))
+        print(remotes[FAULTY].port, flush=True)
+        await _answer(Simulation(home, remotes))
 
 
 def _write_configuration(folder: Path, names: list[str]) -> None:
@@ -195,7 +187,6 @@ async def _answer(simulation: Simulation) -> None:
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
     )
-    print("ready", flush=True)
     while line := await reader.readline():
         call: dict[str, Any] = json.loads(line)
         result = await getattr(simulation, call.pop("do"))(**call)
@@ -204,4 +195,4 @@ async def _answer(simulation: Simulation) -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

@@ -64,9 +64,9 @@ class CuttableProxy:
         except OSError:
             pass
         finally:
-            writer.transport.abort()
-            if out is not None:
-                out.transport.abort()
+            for it in (writer, out):
+                if it is not None and not it.is_closing():
+                    it.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from typing import Any
 
+import aiohttp
 import pytest
 
 from sync.kube import api_errors, throttle_retry
@@ -360,3 +361,22 @@ async def test_retry_after_with_a_date_uses_the_default_wait(
     api.fail(Fault(code=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT"))
     await client.list(NODES)
     assert len(slept) == 1
+
+
+async def test_cancellation_while_a_client_closes_leaves_no_session_open(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[aiohttp.ClientSession] = []
+    close = aiohttp.ClientSession.close
+
+    async def interrupted(session: aiohttp.ClientSession) -> None:
+        closed.append(session)
+        await close(session)
+        if len(closed) == 1:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(aiohttp.ClientSession, "close", interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        async with KubeClient(client_config_for(api)):
+            pass
+    assert len(closed) == 2
