@@ -1,7 +1,7 @@
 """Writes an OCI image layout with one image for several architectures, as a tar archive.
 
-Formats: the OCI image specification 1.1 (image index, manifest, configuration, layout). containerd,
-podman, skopeo, and Docker 25 and newer read the archive.
+Formats: the OCI image specification 1.1 (image index, manifest, configuration, layout). containerd
+imports the archive.
 """
 
 from __future__ import annotations
