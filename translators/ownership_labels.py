@@ -22,6 +22,8 @@ LABEL_NODE = f"{DOMAIN}/node"
 LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 #: On the Node of a virtual node: the remote's identity. The virtual nodes of one remote share it.
 LABEL_REMOTE = f"{DOMAIN}/remote"
+#: On the Node of a virtual node, for placement; their values are the user's.
+LABEL_TIER, LABEL_COST = f"{DOMAIN}/tier", f"{DOMAIN}/cost"
 #: On a pod of home that a PlacementPolicy is for (`translators.placement`); also the gate's name.
 LABEL_PLACEMENT = f"{DOMAIN}/placement"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"

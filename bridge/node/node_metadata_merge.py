@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from translators.object_accessors import Object, metadata
-from translators.ownership_labels import DOMAIN
+from translators.ownership_labels import DOMAIN, LABEL_COST, LABEL_TIER
 
 #: Last applied values as JSON: ``labels``, ``annotations``, and ``taints`` as ``KEY:EFFECT`` to
 #: value.
@@ -35,8 +35,6 @@ LABEL_TYPE = "type"
 #: Keeps cloud controllers from adding the virtual node to load balancers.
 LABEL_NO_BALANCER = "node.kubernetes.io/exclude-from-external-load-balancers"
 
-#: Labels for placement, whose values are the user's.
-LABEL_TIER, LABEL_COST = f"{DOMAIN}/tier", f"{DOMAIN}/cost"
 _OF_USERS = frozenset({LABEL_TIER, LABEL_COST})
 _FIXED = frozenset({LABEL_HOSTNAME, LABEL_TYPE, LABEL_NO_BALANCER})
 #: Restored, as by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).

@@ -15,14 +15,11 @@ from translators.capacity import pod_requests
 from translators.capacity.node_capacity import resource_sort_key
 from translators.capacity.pod_requests import Amounts
 from translators.object_accessors import Object, metadata, name_of, namespace_of
-from translators.ownership_labels import DOMAIN
+from translators.ownership_labels import LABEL_COST, LABEL_TIER
 from translators.pods import pod_status
 
 #: The values of a pod's ``status.phase``.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
-#: Labels of the Node, written by users: the tier of the remote, and its cost as a number.
-LABEL_TIER = f"{DOMAIN}/tier"
-LABEL_COST = f"{DOMAIN}/cost"
 #: Rejected pods that are listed by name; the others are only counted.
 MAX_NAMED = 20
 

@@ -19,7 +19,7 @@ from translators.fit.fit import in_remote, misfits, pack
 from translators.fit.node_groups import NodeGroup
 from translators.kueue.workload import PodSet
 from translators.object_accessors import Object, metadata, name_of
-from translators.placement.placement_policy import LABEL_COST
+from translators.ownership_labels import LABEL_COST
 from translators.pods.home_scheduler_filters import predicate_failures
 
 NO_ROOM = "publishes no free room; join it with --publish-room on"

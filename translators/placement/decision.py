@@ -18,8 +18,8 @@ from translators.fit.fit import in_remote, misfits
 from translators.fit.node_groups import NodeGroup
 from translators.label_selectors import selects
 from translators.object_accessors import Object, condition_of, metadata, name_of
-from translators.ownership_labels import LABEL_VIRTUAL
-from translators.placement.placement_policy import LABEL_COST, PlacementPolicy, Tier
+from translators.ownership_labels import LABEL_COST, LABEL_VIRTUAL
+from translators.placement.placement_policy import PlacementPolicy, Tier
 from translators.pods import home_scheduler_filters
 
 #: The name of home as a candidate; no Node can have it.

@@ -33,8 +33,6 @@ GATE = LABEL_PLACEMENT
 PENDING, PLACED, RELEASED = "pending", "placed", "released"
 #: On a pod: the decision, as JSON.
 ANNOTATION_PLACEMENT = f"{DOMAIN}/placement"
-#: On the Node of a virtual node: its cost, a number.
-LABEL_COST = f"{DOMAIN}/cost"
 #: Namespaces of the cluster's own components, which must start even without a placer.
 SYSTEM_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "cluster-bridge")
 
