@@ -42,6 +42,8 @@ _MESSAGES: Mapping[RemoteState, str] = {
     "left": "the node has left",
 }
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+#: Longest ``spec.leaveTimeout`` in seconds: the schema admits numbers that no date can hold.
+MAX_LEAVE_SECONDS = 365 * 86400.0
 #: Longest message of a condition, in characters.
 MAX_MESSAGE = 1024
 
@@ -91,7 +93,8 @@ def abandoned_at(remote: Object) -> datetime | None:
         float(number) * _UNITS[unit or "s"]
         for number, unit in re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)?", text)
     )
-    return deleted + timedelta(seconds=seconds if text else DEFAULT_LEAVE_SECONDS)
+    seconds = min(seconds, MAX_LEAVE_SECONDS) if text else DEFAULT_LEAVE_SECONDS
+    return deleted + timedelta(seconds=seconds)
 
 
 def status(

@@ -317,3 +317,13 @@ def test_times_of_unchanged_conditions_are_kept() -> None:
     status = remote_objects.status(object_, rejection=None, state="running", error="", now=later)
     times = {it["type"]: it["lastTransitionTime"] for it in status["conditions"]}
     assert times == {"Accepted": format_time(early), "Ready": format_time(later)}
+
+
+@pytest.mark.parametrize("timeout", ["99999999999d", "9" * 32])
+def test_leave_timeout_beyond_the_calendar_is_limited(timeout: str) -> None:
+    deleted = datetime(2026, 1, 1, tzinfo=UTC)
+    object_ = remote("osaka", leaveTimeout=timeout)
+    object_["metadata"]["deletionTimestamp"] = format_time(deleted)
+    end = remote_objects.abandoned_at(object_)
+    assert end is not None
+    assert end - deleted == timedelta(days=365)
