@@ -155,15 +155,15 @@ def running_fleet(count: int) -> Iterator[Fleet]:
 @contextmanager
 def _process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
+    with process:
         try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def measure(*, remotes: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
