@@ -97,10 +97,11 @@ async def run_module(
     """
     turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_CHILDREN))
     async with turn:
-        return await _run_child(module, *arguments, data=data, timeout=timeout)
+        return await run_child(module, *arguments, data=data, timeout=timeout)
 
 
-async def _run_child(module: str, *arguments: str, data: bytes, timeout: float) -> bytes | None:
+async def run_child(module: str, *arguments: str, data: bytes, timeout: float) -> bytes | None:
+    """`run_module` without taking turns."""
     with contextlib.suppress(OSError, TimeoutError):
         # -P: do not import modules from the working directory.
         child = await asyncio.create_subprocess_exec(

@@ -126,14 +126,6 @@ _SPEC: Object = {
             "minLength": 2,
             "maxLength": 20,
         },
-        "failback": {
-            "type": "object",
-            "description": "Evict pods of later tiers when an earlier tier has room again.",
-            "properties": {
-                "enabled": _boolean("Whether pods are evicted for it.", default=False),
-                "podsPerMinute": _integer("The most evictions in a minute.", 1, 1000, default=6),
-            },
-        },
     },
 }
 

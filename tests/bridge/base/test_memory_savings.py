@@ -56,7 +56,7 @@ async def test_many_child_processes_take_turns(monkeypatch: pytest.MonkeyPatch) 
         running -= 1
         return module.encode()
 
-    monkeypatch.setattr(memory_savings, "_run_child", run)
+    monkeypatch.setattr(memory_savings, "run_child", run)
     found = await asyncio.gather(*(memory_savings.run_module(str(it)) for it in range(20)))
     assert found == [str(it).encode() for it in range(20)]
     assert most == memory_savings.MAX_CHILDREN

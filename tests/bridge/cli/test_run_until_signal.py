@@ -353,6 +353,8 @@ COMMANDS = {
         "config",
         "storage-class",
         "crds",
+        "kueue",
+        "placement",
     ),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
 }
