@@ -1,4 +1,8 @@
-"""The CustomResourceDefinition of PlacementPolicies (`translators.placement.placement_policy`)."""
+"""The CustomResourceDefinition of PlacementPolicies (`translators.placement.placement_policy`).
+
+The schema has no defaults: the API server would write them into the object, and GitOps tools would
+see a difference.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +74,7 @@ _TIER: Object = {
         },
         "spread": _boolean(
             "Spread pods over the tier's nodes by weight. Otherwise the node with the lowest "
-            "label cluster-bridge.io/cost is filled first.",
-            default=False,
+            "label cluster-bridge.io/cost is filled first, which is the default.",
         ),
         "maxPods": _integer("The most pods of the policy on one node.", 1, 1_000_000),
         "maxShare": _integer(
@@ -96,10 +99,9 @@ _SPEC: Object = {
     "properties": {
         "priority": _integer(
             "Of several policies for a pod the one with the highest priority applies, then the "
-            "first by name.",
+            "first by name. Default: 0.",
             None,
             1_000_000,
-            default=0,
         ),
         "namespaces": {**_NAMES, "description": "Namespaces of the pods."},
         "namespaceSelector": _selector("Labels of the pods' namespaces, beside namespaces."),
@@ -115,8 +117,8 @@ _SPEC: Object = {
             "items": _TIER,
         },
         "requireFit": _boolean(
-            "Bind a pod to a virtual node only if one real node of the remote can take it.",
-            default=True,
+            "Bind a pod to a virtual node only if one real node of the remote can take it, which is "
+            "the default.",
         ),
         "maxWait": {
             "type": "string",

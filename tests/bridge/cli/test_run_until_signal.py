@@ -476,7 +476,7 @@ def test_usage_error_is_json_with_output_json(invoke: Invoke) -> None:
 
 
 def test_each_command_has_examples(invoke: Invoke) -> None:
-    for name in COMMANDS - {"rbac", "config", "volume"}:
+    for name in COMMANDS - {"rbac", "config", "volume", "placement", "kueue"}:
         examples = invoke(name, "--help").stdout.partition("Examples:")[2]
         assert examples.count(f"bridge {name}") >= 2, name
 
