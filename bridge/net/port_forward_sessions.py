@@ -1,9 +1,9 @@
-"""Connections to pods by port-forward: over SPDY sessions that are kept and used again, or else over
-a WebSocket each.
+"""Connections to pods by port-forward: over SPDY sessions that are kept and used again, or else
+over a WebSocket each.
 
 - `PortForwards.open` returns a connection to a port of a pod. If a session with the pod is usable
-  (`bridge.net.spdy_session`), that takes no round trip; otherwise a session is opened, for which the
-  API server and the kubelet connect.
+  (`bridge.net.spdy_session`), that takes no round trip; otherwise a session is opened, for which
+  the API server and the kubelet connect.
 - Sessions belong to one pod, by its UID, and are closed `IDLE_SECONDS` after their last stream has
   ended. At most `MAX_IDLE` idle ones are kept, the newest.
 - If the API server, or a proxy before it, rejects SPDY, the remote gets WebSockets for
@@ -55,8 +55,8 @@ class OpenedPortForward:
         self._port = port
 
     def attach(self, above: asyncio.Protocol, on_error: Callable[[str], None]) -> LayeredTransport:
-        """Connects ``above``, which receives the data; ``on_error`` is called once if the connection
-        ends abnormally."""
+        """Connects ``above``, which receives the data; ``on_error`` is called once if the
+        connection ends abnormally."""
         if isinstance(self._way, SpdySession):
             return self._way.open_stream(self._port, above, on_error)
         transport = PortForwardTransport(above, on_error)

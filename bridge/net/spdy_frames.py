@@ -2,8 +2,8 @@
 
 Follows draft-mbelshe-httpbis-spdy-00, 2.2 to 2.6. A client sends SYN_STREAM, DATA, RST_STREAM, PING
 and GOAWAY. Header blocks of a server are not decompressed: a port-forward's replies carry nothing
-in them. Header blocks of the client are one zlib stream for each connection, without the dictionary,
-which servers of Go (compress/zlib) accept.
+in them. Header blocks of the client are one zlib stream for each connection, without the
+dictionary, which servers of Go (compress/zlib) accept.
 """
 
 from __future__ import annotations

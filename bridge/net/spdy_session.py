@@ -46,6 +46,8 @@ _ERROR_SIZE = 500
 MAX_PAIRS = 10_000
 #: Streams that may linger on one session.
 MAX_LINGERING = 64
+#: Seconds for the kubelet to end a stream that this side has ended: containerd takes one.
+CLOSE_GRACE = 15.0
 _VIOLATION = "the remote's API server sent what is no port-forward"
 _HUNG_UP = "the remote's API server hung up"
 
@@ -56,6 +58,7 @@ class SpdySession(asyncio.Protocol):
 
     __slots__ = (
         "_encoder",
+        "_end_reason",
         "_errors",
         "_is_full",
         "_is_reserved",
@@ -82,6 +85,7 @@ class SpdySession(asyncio.Protocol):
         self._is_full = False  # The connection takes no more data for now.
         self.active: ForwardedStream | None = None
         self.has_ended = False
+        self._end_reason = ""
 
     def reserve(self) -> None:
         """Keeps the session for one caller until `open_stream` or `unreserve`."""
@@ -112,11 +116,16 @@ class SpdySession(asyncio.Protocol):
     def open_stream(
         self, port: int, above: asyncio.Protocol, on_error: Callable[[str], None]
     ) -> ForwardedStream:
-        """Opens a connection to a port of the pod, as the active one. The session is reserved."""
+        """Opens a connection to a port of the pod, as the active one. The session is reserved; if
+        it has ended since, the connection fails."""
         self._is_reserved = False
         error, data = self._next, self._next + 2
         self._next += 4
         stream = ForwardedStream(self, data, above, on_error)
+        if self.has_ended:
+            stream.connection_made(self._lower)
+            asyncio.get_running_loop().call_soon(stream.fail, self._end_reason)
+            return stream
         self._streams[data] = self._errors[error] = self.active = stream
         headers = {"port": str(port), "requestid": str(error)}
         self.send(
@@ -131,6 +140,7 @@ class SpdySession(asyncio.Protocol):
         """Ends the session; its streams fail."""
         if self._transport is not None:
             self._transport.abort()
+        self._end("the bridge has closed the session")
 
     # -- called by the streams -------------------------------------------------------------
 
@@ -161,6 +171,7 @@ class SpdySession(asyncio.Protocol):
 
     def forget(self, stream: ForwardedStream) -> None:
         """Removes a stream that has ended."""
+        stream.stop_timer()
         if self._streams.pop(stream.number, None) is not None:
             self.set_reading(stream, on=True)
             if self.active is stream:
@@ -224,7 +235,7 @@ class SpdySession(asyncio.Protocol):
     def _end(self, why: str, exc: Exception | None = None) -> None:
         if self.has_ended:
             return
-        self.has_ended = True
+        self.has_ended, self._end_reason = True, why
         streams, self._streams = [*self._streams.values()], {}
         self._errors.clear()
         self.active = None
@@ -242,7 +253,7 @@ class SpdySession(asyncio.Protocol):
 class ForwardedStream(LayeredTransport):
     """One connection to the pod. ``above`` receives the data."""
 
-    __slots__ = ("_error", "_has_sent_end", "_on_error", "_session", "number")
+    __slots__ = ("_error", "_has_sent_end", "_on_error", "_reset_timer", "_session", "number")
 
     def __init__(
         self,
@@ -257,6 +268,7 @@ class ForwardedStream(LayeredTransport):
         self._on_error: Callable[[str], None] | None = on_error
         self._error = b""
         self._has_sent_end = False
+        self._reset_timer: asyncio.TimerHandle | None = None
 
     # -- from the session ------------------------------------------------------------------
 
@@ -280,6 +292,11 @@ class ForwardedStream(LayeredTransport):
         if not self._closing:
             self._report_error(self._error_text() or why)
         self._end(exc)
+
+    def stop_timer(self) -> None:
+        """Cancels the reset of a stream that has ended."""
+        if self._reset_timer is not None:
+            self._reset_timer.cancel()
 
     def _end(self, exc: Exception | None) -> None:
         self._send_end()
@@ -339,15 +356,20 @@ class ForwardedStream(LayeredTransport):
             self._send_end()
             self._session.release(self)
             self._session.set_reading(self, on=True)
-            asyncio.get_running_loop().call_soon(self._lost)
+            loop = asyncio.get_running_loop()
+            self._reset_timer = loop.call_later(CLOSE_GRACE, self._reset)
+            loop.call_soon(self._lost)
 
     def abort(self) -> None:
         """Resets the connection."""
         if self._below is not None:
             self._closing = True
-            self._session.send(spdy_frames.rst_stream(self.number))
-            self._session.forget(self)
+            self._reset()
             asyncio.get_running_loop().call_soon(self._lost)
+
+    def _reset(self) -> None:
+        self._session.send(spdy_frames.rst_stream(self.number))
+        self._session.forget(self)
 
     def _lost(self) -> None:
         if self._below is not None:
