@@ -23,6 +23,8 @@ _CONTROL = 0x8000
 HEAD_SIZE = 8
 #: The head of a zlib stream: deflate, the smallest window, no dictionary (RFC 1950, 2.2).
 _ZLIB_HEAD = b"\x08\x1d"
+#: An empty stored block.
+_FLUSHED = b"\x00\x00\x00\xff\xff"
 #: Bytes in a control frame: those that a server of port-forwards sends have less than a hundred.
 MAX_CONTROL_SIZE = 64 * 1024
 
@@ -48,7 +50,8 @@ class HeaderEncoder:
     """Encodes the SYN_STREAM frames of one connection, in the order in which they are sent.
 
     The zlib stream has stored blocks only (RFC 1951, 3.2.4): a compressor would take longer, and
-    hold 8 KiB for each connection, to save a hundred bytes.
+    hold 8 KiB for each connection, to save a hundred bytes. Each ends with an empty block, as after
+    Z_SYNC_FLUSH: without it, Go's decompressor (compress/flate) waits for the next block.
     """
 
     __slots__ = ("_has_begun",)
@@ -66,7 +69,7 @@ class HeaderEncoder:
         begin = b"" if self._has_begun else _ZLIB_HEAD
         self._has_begun = True
         stored = struct.pack("<BHH", 0, len(block), len(block) ^ 0xFFFF) + block
-        return _control(SYN_STREAM, struct.pack("!IIH", stream, 0, 0) + begin + stored)
+        return _control(SYN_STREAM, struct.pack("!IIH", stream, 0, 0) + begin + stored + _FLUSHED)
 
 
 def data_head(stream: int, size: int, *, is_last: bool = False) -> bytes:

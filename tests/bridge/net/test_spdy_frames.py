@@ -20,6 +20,7 @@ def test_header_blocks_are_one_zlib_stream() -> None:
         sent = encoder.syn_stream(stream, {"streamtype": "data", "port": "80"})
         head, payload = sent[:8], sent[8:]
         assert head == struct.pack("!HHI", 0x8003, 1, len(payload))
+        assert payload.endswith(b"\x00\x00\x00\xff\xff"), "Go's decompressor needs it"
         assert payload[:10] == struct.pack("!IIH", stream, 0, 0)
         assert decoder.decompress(payload[10:]) == (
             b"\x00\x00\x00\x02\x00\x00\x00\x0astreamtype\x00\x00\x00\x04data"
