@@ -79,7 +79,7 @@ async def open_port_forward(access: ClientConfig, backend: Backend) -> UpgradeRe
             f"no port-forward to the pod within {OPEN_TIMEOUT:.0f} s", side=access.side, what=what
         ) from error
     if upgraded.status != 101:
-        raise _rejection(access, upgraded, what)
+        raise rejection(access, upgraded, what)
     accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest()).decode()
     if upgraded.head.values("Sec-WebSocket-Accept") != [accept] or upgraded.head.values(
         "Sec-WebSocket-Protocol"
@@ -93,7 +93,8 @@ async def open_port_forward(access: ClientConfig, backend: Backend) -> UpgradeRe
     return upgraded
 
 
-def _rejection(access: ClientConfig, upgraded: UpgradeResponse, what: str) -> KubeError:
+def rejection(access: ClientConfig, upgraded: UpgradeResponse, what: str) -> KubeError:
+    """The error that a response without an upgrade reports."""
     try:
         body = orjson.loads(upgraded.body)
     except orjson.JSONDecodeError:

@@ -29,7 +29,9 @@ from weakref import WeakValueDictionary
 from bridge.base.join_settings import RelaySettings
 from bridge.net.listening_socket import AcceptedConnection, reset_connection
 from bridge.net.open_file_budget import NamespaceLimit
-from bridge.net.port_forward_connection import OPEN_TIMEOUT, PortForwardTransport, open_port_forward
+from bridge.net.port_forward_connection import OPEN_TIMEOUT, PortForwardTransport
+from bridge.net.port_forward_sessions import OpenedPortForward, PortForwards
+from bridge.net.spdy_session import ForwardedStream
 from bridge.net.splice import Tunnel
 from bridge.relay.forward.balancer import Balancer
 from bridge.relay.forward.connection_rate_limit import FairLimiter, TokenBucket
@@ -38,7 +40,7 @@ from sync.base import exception_summary
 from sync.cache.store import Key
 from sync.kube.api_errors import KubeError
 from sync.kube.credentials import ClientConfig
-from sync.kube.http_upgrade import UpgradeResponse
+from sync.kube.nested_transport import LayeredTransport
 from sync.relay.forward_controller import OnLimited
 from sync.runtime.log_fields import name_fields
 from translators.relay.forward_plan import Backend
@@ -83,7 +85,7 @@ class RemotePodConnections:
     def __init__(
         self, remote: ClientConfig, *, settings: RelaySettings, metrics: RelayMetrics
     ) -> None:
-        self._remote = remote
+        self._port_forwards = PortForwards(remote)
         self._settings = settings
         self._metrics = metrics
         self._dials = FairLimiter(MAX_DIALS, settings.rate)
@@ -119,6 +121,7 @@ class RemotePodConnections:
             for connection in [*self._forwarded]:
                 connection.tunnel.abort()
                 self._closed(connection)
+            self._port_forwards.close()
 
     def accept(self, usage: ServiceUsage, balancer: Balancer, accepted: AcceptedConnection) -> None:
         """Starts to forward a connection to a port of the Service, or resets it."""
@@ -181,7 +184,7 @@ class RemotePodConnections:
 
     async def _open(
         self, usage: ServiceUsage, balancer: Balancer, accepted: AcceptedConnection
-    ) -> tuple[Backend, UpgradeResponse] | str:
+    ) -> tuple[Backend, OpenedPortForward] | str:
         """A port-forward to a pod, or the result of `FORWARD_RESULTS` that explains its absence."""
         loop = asyncio.get_running_loop()
         client = accepted.client_address
@@ -196,23 +199,23 @@ class RemotePodConnections:
                         break
                     tried.append(backend)
                     deadline = min(deadline, loop.time() + OPEN_TIMEOUT)
-                    upgraded = await self._dial(usage, backend)
+                    opened_forward = await self._dial(usage, backend)
             except TimeoutError:
                 if not self._dials.is_rate_exhausted:
                     return "no-way"
                 rate = f"{self._settings.rate:g} connections per second (--relay-rate)"
                 self._on_limited(usage.key, f"the bridge gets more than {rate}")
                 return "rate"
-            if upgraded is not None:
-                return backend, upgraded
+            if opened_forward is not None:
+                return backend, opened_forward
             balancer.mark_failed(backend, loop.time())
         return "no-way" if tried else "no-pod"
 
-    async def _dial(self, usage: ServiceUsage, backend: Backend) -> UpgradeResponse | None:
+    async def _dial(self, usage: ServiceUsage, backend: Backend) -> OpenedPortForward | None:
         """A port-forward to the pod; None if the API server cannot open one."""
         try:
             with self._metrics.dial_seconds.timed():
-                upgraded = await open_port_forward(self._remote, backend)
+                opened_forward = await self._port_forwards.open(backend)
         except KubeError as error:
             self._metrics.dials["failed"] += 1
             log.info(
@@ -225,18 +228,18 @@ class RemotePodConnections:
             )
             return None
         self._metrics.dials["ok"] += 1
-        return upgraded
+        return opened_forward
 
     def _splice(
         self,
         usage: ServiceUsage,
         accepted: AcceptedConnection,
         backend: Backend,
-        upgraded: UpgradeResponse,
+        opened_forward: OpenedPortForward,
     ) -> bool:
         """Joins the two connections; returns False if the client has gone."""
         if accepted.client.is_closing():
-            upgraded.close()
+            opened_forward.close()
             return False
         connection = _ForwardedConnection(usage, backend, accepted.client)
         connection.tunnel = tunnel = Tunnel(
@@ -248,13 +251,14 @@ class RemotePodConnections:
         )
         self._forwarded.add(connection)
         self._schedule_idle_check()
-        transport = PortForwardTransport(tunnel.remote, connection.failed)
         try:
             # Attach both ends before either gets buffered data: a pod may have sent data already,
             # and even closed.
             accepted.attach(tunnel.client)
-            upgraded.take(transport)
-            if not accepted.has_data:
+            connection.transport = transport = opened_forward.attach(
+                tunnel.remote, connection.failed
+            )
+            if isinstance(transport, PortForwardTransport) and not accepted.has_data:
                 transport.release_write_buffer()
             accepted.resume(tunnel.client)
         except BaseException:
@@ -279,6 +283,8 @@ class RemotePodConnections:
         """Registers a connection whose client has sent EOF and was answered; returns the seconds
         that it may stay silent."""
         self._lingering.add(connection)
+        if isinstance(connection.transport, ForwardedStream):
+            connection.transport.release()
         limit = min(self._settings.connections, self._settings.per_service)
         few = len(self._lingering) <= LINGERING_FRACTION * limit
         return ANSWERED_TIMEOUT if few else LINGERING_TIMEOUT
@@ -300,8 +306,9 @@ class RemotePodConnections:
 class _ForwardedConnection:
     """One connection with its tunnel."""
 
-    __slots__ = ("_backend", "_client", "has_failed", "tunnel", "usage")
+    __slots__ = ("_backend", "_client", "has_failed", "transport", "tunnel", "usage")
 
+    transport: LayeredTransport
     tunnel: Tunnel
 
     def __init__(self, usage: ServiceUsage, backend: Backend, client: asyncio.Transport) -> None:

@@ -1,18 +1,21 @@
-"""A remote whose pods are reached by port-forwards over WebSockets, as a kubelet speaks them."""
+"""A remote whose pods are reached by port-forwards, as a kubelet speaks them: over SPDY, or over
+WebSockets."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import cast
 from urllib.parse import parse_qsl, urlsplit
 
 from bridge.relay.forward.service_listeners import ServiceListeners
 from bridge.relay.relay_counters import RelayMetrics
 from sync.relay.forward_controller import OnLimited
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, respond
+from tests.bridge.relay.fake_spdy import SpdyForward, SpdyServer
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 DATA, ERROR = 0, 1
@@ -79,6 +82,10 @@ class Forward:
         masked = await reader.readexactly(length)
         return first & 15, bytes(byte ^ key[at % 4] for at, byte in enumerate(masked))
 
+    async def cut(self) -> None:
+        """Drops the connection."""
+        self._request.writer.transport.abort()
+
     async def close(self) -> None:
         """Closes the WebSocket, as if the pod had closed."""
         await self._request.send(server_frame(8, b"\x03\xe8"))
@@ -100,45 +107,57 @@ def server_frame(opcode: int, payload: bytes) -> bytes:
     return bytes([0x80 | opcode]) + size + payload
 
 
-Pod = Callable[[Forward], Awaitable[None]]
+#: Either of the two, from the pod's side.
+AnyForward = Forward | SpdyForward
+Pod = Callable[[AnyForward], Awaitable[None]]
+WebSocketPod = Callable[[Forward], Awaitable[None]]
 
 
-def serve_pods(remote: FakeRemote, pods: dict[str, Pod]) -> None:
-    """Makes the remote serve port-forwards to these pods; other pods get 404."""
+#: Whether remotes accept SPDY; a proxy before an API server may not.
+speaks_spdy = True
+
+
+def serve_pods(remote: FakeRemote, pods: Mapping[str, WebSocketPod]) -> None:
+    """Makes the remote serve port-forwards to these pods; other pods get 404. A pod that needs
+    WebSockets is only played where the client asks for them, or SPDY is not spoken."""
 
     async def handler(request: UpgradeRequest) -> None:
         parts = urlsplit(request.target)
         name = parts.path.split("/")[-2]
-        port = int(dict(parse_qsl(parts.query))["ports"])
-        if name not in pods:
+        is_spdy = request.header_values("Upgrade") == ["SPDY/3.1"]
+        if is_spdy and not speaks_spdy:
+            await respond(request, 400, b"Bad Request", "text/plain")
+        elif name not in pods:
             await respond(request, 404, b'{"kind":"Status","message":"no such pod","code":404}')
-            return
-        forward = Forward(request, name, port)
-        await forward.begin()
-        await pods[name](forward)
+        elif is_spdy:
+            await SpdyServer(request, name, cast("Pod", pods[name])).run()
+        else:
+            forward = Forward(request, name, int(dict(parse_qsl(parts.query))["ports"]))
+            await forward.begin()
+            await pods[name](forward)
 
     remote.handler = handler
 
 
-async def respond_with_name(forward: Forward) -> None:
+async def respond_with_name(forward: AnyForward) -> None:
     """Responds with the pod's name and closes."""
     await forward.receive()
     await forward.send(forward.pod.encode())
     await forward.close()
 
 
-async def echo_data(forward: Forward) -> None:
+async def echo_data(forward: AnyForward) -> None:
     """Echoes all data until the client disconnects."""
     while data := await forward.receive():
         await forward.send(data)
 
 
-async def stay_silent(forward: Forward) -> None:
+async def stay_silent(forward: AnyForward) -> None:
     """Sends nothing until the client disconnects."""
     await forward.gone()
 
 
-async def refuse(forward: Forward) -> None:
+async def refuse(forward: AnyForward) -> None:
     """Fails as if no process listened on the port."""
     await forward.fail("failed to connect to localhost:8080 inside namespace")
     await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.base.join_settings import PortRange, RelaySettings
+from bridge.net import port_forward_sessions
 from bridge.relay.forward import remote_pod_connections as connections_module
 from bridge.relay.forward import service_listeners
 from bridge.relay.forward.service_listeners import ServiceListeners
@@ -18,9 +19,23 @@ from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
 from sync.relay.forward_controller import PortUnavailableError
-from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
+from tests.bridge.kubelet.fake_api_servers import (
+    FakeRemote,
+    UpgradeRequest,
+    access_for,
+    respond,
+    wait_until,
+)
 from tests.bridge.relay import fake_pods
-from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, serve_pods, server_frame
+from tests.bridge.relay.fake_pods import (
+    AnyForward,
+    Forward,
+    Pod,
+    answer_at,
+    at_work,
+    serve_pods,
+    server_frame,
+)
 from translators.object_accessors import RemoteUid
 from translators.relay import forward_plan as forward_translator
 from translators.relay.forward_plan import Backend, EndpointPort, ForwardPlan
@@ -57,6 +72,13 @@ class Relay:
         return await answer_at(HERE, port, data)
 
 
+@pytest.fixture(autouse=True, params=["spdy", "websocket"])
+def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the remote speaks."""
+    monkeypatch.setattr(fake_pods, "speaks_spdy", request.param == "spdy")
+    return str(request.param)
+
+
 @asynccontextmanager
 async def relaying(settings: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
     """A relay to these pods."""
@@ -67,7 +89,7 @@ async def relaying(settings: RelaySettings | None = None, **played: Pod) -> Asyn
             yield relay
 
 
-async def test_connections_are_balanced_over_pods() -> None:
+async def test_connections_are_balanced_over_pods(protocol: str) -> None:
     named = fake_pods.respond_with_name
     async with relaying(a=named, b=named, c=named) as relay:
         found = await relay.serve(plan("a", "b", "c"))
@@ -79,8 +101,9 @@ async def test_connections_are_balanced_over_pods() -> None:
         ports = [*found.values()]
         answers = [await relay.ask(port) for port in ports * 3]
         assert Counter(answers) == {b"a": 3, b"b": 3, b"c": 3}
-        request = relay.remote.requests[0]
-        assert request.target.endswith("/portforward?ports=8080")
+        request = relay.remote.requests[-1]
+        query = "?ports=8080" if protocol == "websocket" else ""
+        assert request.target.endswith(f"/portforward{query}")
         assert request.target.startswith("/api/v1/namespaces/shop-h/pods/")
         await wait_until(lambda: relay.metrics.results["done"] == 9)
         assert relay.metrics.dials == {"ok": 9}
@@ -102,7 +125,7 @@ async def test_large_bodies_are_forwarded_unchanged_in_both_directions() -> None
 
 
 async def test_half_closed_client_still_gets_its_response() -> None:
-    async def late(forward: Forward) -> None:
+    async def late(forward: AnyForward) -> None:
         await forward.receive()
         await asyncio.sleep(0.1)
         await forward.send(b"late")
@@ -123,7 +146,7 @@ async def test_response_continues_after_the_clients_eof(
 ) -> None:
     monkeypatch.setattr(connections_module, "LINGERING_TIMEOUT", 0.2)
 
-    async def in_parts(forward: Forward) -> None:
+    async def in_parts(forward: AnyForward) -> None:
         await forward.receive()
         await forward.send(b"first")
         await asyncio.sleep(1.5)
@@ -154,6 +177,9 @@ async def test_first_bytes_of_a_pod_are_not_lost(goes_on: bool) -> None:
     greeting, close = server_frame(2, b"\x00hello "), server_frame(8, b"\x03\xe8")
 
     async def greets(request: UpgradeRequest) -> None:
+        if request.method == "POST":
+            await respond(request, 400, b"no SPDY here")
+            return
         forward = Forward(request, "a", 8080)
         await request.send(forward.opening() + greeting + (b"" if goes_on else close))
         if goes_on:
@@ -202,9 +228,10 @@ async def test_client_is_reset_if_the_pods_port_is_closed() -> None:
 async def test_client_is_reset_if_the_response_is_cut_short() -> None:
     """The remote's API server goes down in the middle of an answer."""
 
-    async def half(forward: Forward) -> None:
+    async def half(forward: AnyForward) -> None:
         await forward.receive()
         await forward.send(b"half of it")
+        await forward.cut()
 
     async with relaying(a=half) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
@@ -243,13 +270,14 @@ class LostAtOnce:
 async def test_client_is_reset_if_the_port_forward_is_lost_before_splicing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(fake_pods, "speaks_spdy", False)
     data = b""
 
     async def lost(access: ClientConfig, backend: Backend) -> LostAtOnce:
         return LostAtOnce(data)
 
-    monkeypatch.setattr(connections_module, "open_port_forward", lost)
-    async with relaying() as relay:
+    monkeypatch.setattr(port_forward_sessions, "open_port_forward", lost)
+    async with relaying(a=fake_pods.stay_silent) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
@@ -454,7 +482,7 @@ async def test_client_close_reaches_the_pod(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(connections_module, "ANSWERED_TIMEOUT", 0.5)
     gone = asyncio.Event()
 
-    async def notices(forward: Forward) -> None:
+    async def notices(forward: AnyForward) -> None:
         await forward.gone()
         gone.set()
 
@@ -470,7 +498,7 @@ async def test_client_close_reaches_the_pod(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_slow_client_applies_back_pressure_to_the_pod() -> None:
     sent = 0
 
-    async def pours(forward: Forward) -> None:
+    async def pours(forward: AnyForward) -> None:
         nonlocal sent
         await forward.receive()
         while True:

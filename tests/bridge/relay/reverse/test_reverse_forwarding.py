@@ -22,7 +22,7 @@ from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
-from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, serve_pods
+from tests.bridge.relay.fake_pods import Forward, WebSocketPod, answer_at, serve_pods
 from tests.fakeapi import CLOSED_PORT
 from translators.object_accessors import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
@@ -458,7 +458,7 @@ class FakeAgent:
 
 @asynccontextmanager
 async def with_fake_agent(
-    agent: Pod, routes: Mapping[int, ReverseRoute]
+    agent: WebSocketPod, routes: Mapping[int, ReverseRoute]
 ) -> AsyncIterator[tuple[HomePodConnections, ReverseRelayMetrics]]:
     """A bridge that speaks to it."""
     metrics = ReverseRelayMetrics()

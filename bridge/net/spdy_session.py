@@ -1,0 +1,382 @@
+"""One SPDY/3.1 connection to a kubelet's port-forward of one pod, and the connections inside it.
+
+Each forwarded connection is a pair of streams, as of kubectl: an error stream, on which the kubelet
+reports why it failed, and a data stream (k8s.io/kubelet/pkg/cri/streaming/portforward,
+httpstream.go). Opening a pair costs no round trip: data can follow at once.
+
+- `ForwardedStream` is a transport to the protocol above it. ``on_error`` is called once, with a
+  sentence, when the kubelet reports an error, resets the stream, or when the session ends first:
+  then the data so far may be incomplete.
+- Servers of this protocol (github.com/moby/spdystream) have no flow control: a stream that its
+  reader does not drain blocks the whole session, in either direction. Therefore a session has one
+  *active* stream at most; it is open for another once the active one has been answered and its
+  client has sent its end (`ForwardedStream.release`), or once it has ended. Streams that linger
+  after that share the session. Pausing any stream pauses the session.
+- The kubelet's runtime closes a connection to the pod a second after the first of its two
+  directions has ended (containerd, internal/cri/server, sandbox_portforward). So `write_eof` sends
+  nothing, as over a WebSocket: the pod's data still arrives until the pod or `close` ends it.
+- A session that the peer ends, or that violates the protocol, fails all of its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from bridge.net import spdy_frames
+from bridge.net.spdy_frames import (
+    GOAWAY,
+    PING,
+    RST_STREAM,
+    SYN_STREAM,
+    Frame,
+    FrameParser,
+    HeaderEncoder,
+    ProtocolError,
+)
+from sync.kube.nested_transport import Buffer, LayeredTransport
+
+#: Bytes in one data frame: what tunnels read at a time.
+_FRAME_SIZE = 128 * 1024
+#: Bytes that are kept of an error's text.
+_ERROR_SIZE = 500
+#: Pairs that a session carries before it is replaced: stream identifiers have 31 bits, and the
+#: server keeps some bytes of each stream.
+MAX_PAIRS = 10_000
+#: Streams that may linger on one session.
+MAX_LINGERING = 64
+#: Seconds for the kubelet to end a stream that this side has ended: containerd takes one.
+CLOSE_GRACE = 15.0
+_VIOLATION = "the remote's API server sent what is no port-forward"
+_HUNG_UP = "the remote's API server hung up"
+
+
+class SpdySession(asyncio.Protocol):
+    """See the module. ``on_change`` is called when the session may have become usable, and when it
+    has ended."""
+
+    __slots__ = (
+        "_encoder",
+        "_end_reason",
+        "_errors",
+        "_is_full",
+        "_is_reserved",
+        "_next",
+        "_on_change",
+        "_parser",
+        "_paused",
+        "_streams",
+        "_transport",
+        "active",
+        "has_ended",
+    )
+
+    def __init__(self, on_change: Callable[[SpdySession], None]) -> None:
+        self._on_change = on_change
+        self._encoder = HeaderEncoder()
+        self._parser = FrameParser()
+        self._transport: asyncio.Transport | None = None
+        self._next = 1
+        self._streams: dict[int, ForwardedStream] = {}  # by the data stream's number
+        self._errors: dict[int, ForwardedStream] = {}  # by the error stream's number
+        self._paused: set[ForwardedStream] = set()
+        self._is_reserved = False
+        self._is_full = False  # The connection takes no more data for now.
+        self.active: ForwardedStream | None = None
+        self.has_ended = False
+        self._end_reason = ""
+
+    def reserve(self) -> None:
+        """Keeps the session for one caller until `open_stream` or `unreserve`."""
+        self._is_reserved = True
+
+    def unreserve(self) -> None:
+        """Makes a reserved session usable again."""
+        self._is_reserved = False
+        self._on_change(self)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a new stream may be opened."""
+        return (
+            not (self.has_ended or self._is_reserved)
+            and self.active is None
+            and not self._paused
+            and not self._is_full
+            and len(self._streams) < MAX_LINGERING
+            and self._next < 4 * MAX_PAIRS
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no stream is open, or about to be."""
+        return not (self._streams or self._is_reserved)
+
+    def open_stream(
+        self, port: int, above: asyncio.Protocol, on_error: Callable[[str], None]
+    ) -> ForwardedStream:
+        """Opens a connection to a port of the pod, as the active one. The session is reserved; if
+        it has ended since, the connection fails."""
+        self._is_reserved = False
+        error, data = self._next, self._next + 2
+        self._next += 4
+        stream = ForwardedStream(self, data, above, on_error)
+        if self.has_ended:
+            stream.connection_made(self._lower)
+            asyncio.get_running_loop().call_soon(stream.fail, self._end_reason)
+            return stream
+        self._streams[data] = self._errors[error] = self.active = stream
+        headers = {"port": str(port), "requestid": str(error)}
+        self.send(
+            self._encoder.syn_stream(error, {"streamtype": "error", **headers})
+            + spdy_frames.data_head(error, 0, is_last=True)
+            + self._encoder.syn_stream(data, {"streamtype": "data", **headers})
+        )
+        stream.connection_made(self._lower)
+        return stream
+
+    def close(self) -> None:
+        """Ends the session; its streams fail."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end("the bridge has closed the session")
+
+    # -- called by the streams -------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Sends frames."""
+        if not self.has_ended:
+            self._lower.write(data)
+
+    def set_reading(self, stream: ForwardedStream, *, on: bool) -> None:
+        """Pauses the session while any stream is paused."""
+        was_reading = not self._paused
+        if on:
+            self._paused.discard(stream)
+        else:
+            self._paused.add(stream)
+        if self.has_ended or was_reading is not bool(self._paused):
+            return
+        if self._paused:
+            self._lower.pause_reading()
+        else:
+            self._lower.resume_reading()
+
+    def release(self, stream: ForwardedStream) -> None:
+        """Makes the session usable for another stream."""
+        if self.active is stream:
+            self.active = None
+            self._on_change(self)
+
+    def forget(self, stream: ForwardedStream) -> None:
+        """Removes a stream that has ended."""
+        stream.stop_timer()
+        if self._streams.pop(stream.number, None) is not None:
+            self.set_reading(stream, on=True)
+            if self.active is stream:
+                self.active = None
+            self._on_change(self)
+
+    # -- from the event loop ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._parser.feed(data):
+                self._receive(frame)
+        except ProtocolError:
+            self._end(_VIOLATION)
+            self._lower.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(_HUNG_UP, exc)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        for stream in [*self._streams.values()]:
+            stream.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        for stream in [*self._streams.values()]:
+            stream.resume_writing()
+        self._on_change(self)
+
+    # -- received frames -------------------------------------------------------------------
+
+    def _receive(self, frame: Frame) -> None:
+        if frame.type == 0:
+            if (stream := self._streams.get(frame.stream)) is not None:
+                stream.receive(frame.payload, is_last=frame.is_last)
+            elif (failing := self._errors.get(frame.stream)) is not None:
+                if frame.is_last:
+                    del self._errors[frame.stream]
+                failing.receive_error(frame.payload, is_last=frame.is_last)
+        elif frame.type == RST_STREAM:
+            if (stream := self._streams.get(frame.stream)) is not None:
+                self._errors.pop(frame.stream - 2, None)
+                stream.fail("the pod's node has reset the connection")
+            else:
+                self._errors.pop(frame.stream, None)
+        elif frame.type == PING:
+            if not frame.stream % 2:  # The server's own; an odd one answers ours.
+                self.send(spdy_frames.ping(frame.stream))
+        elif frame.type == GOAWAY:
+            self._next = 4 * MAX_PAIRS
+        elif frame.type == SYN_STREAM:
+            raise ProtocolError("the server opens a stream")
+
+    def _end(self, why: str, exc: Exception | None = None) -> None:
+        if self.has_ended:
+            return
+        self.has_ended, self._end_reason = True, why
+        streams, self._streams = [*self._streams.values()], {}
+        self._errors.clear()
+        self.active = None
+        for stream in streams:
+            stream.fail(why, exc)
+        self._on_change(self)
+
+    @property
+    def _lower(self) -> asyncio.Transport:
+        if self._transport is None:
+            raise RuntimeError("the session has no connection yet")
+        return self._transport
+
+
+class ForwardedStream(LayeredTransport):
+    """One connection to the pod. ``above`` receives the data."""
+
+    __slots__ = ("_error", "_has_sent_end", "_on_error", "_reset_timer", "_session", "number")
+
+    def __init__(
+        self,
+        session: SpdySession,
+        number: int,
+        above: asyncio.Protocol,
+        on_error: Callable[[str], None],
+    ) -> None:
+        super().__init__(above)
+        self._session = session
+        self.number = number
+        self._on_error: Callable[[str], None] | None = on_error
+        self._error = b""
+        self._has_sent_end = False
+        self._reset_timer: asyncio.TimerHandle | None = None
+
+    # -- from the session ------------------------------------------------------------------
+
+    def receive(self, data: bytes, *, is_last: bool) -> None:
+        """Passes on data; the last piece ends the connection."""
+        if data and not self._closing:
+            self._upper.data_received(data)
+        if is_last:
+            if self._error:
+                self._report_error(self._error_text())
+            self._end(None)
+
+    def receive_error(self, text: bytes, *, is_last: bool) -> None:
+        """Keeps the kubelet's report; its end is the end of the report."""
+        self._error += text[: _ERROR_SIZE - len(self._error)]
+        if is_last and self._error:
+            self._report_error(self._error_text())
+
+    def fail(self, why: str, exc: Exception | None = None) -> None:
+        """Ends the connection with an error, unless this side has closed it."""
+        if not self._closing:
+            self._report_error(self._error_text() or why)
+        self._end(exc)
+
+    def stop_timer(self) -> None:
+        """Cancels the reset of a stream that has ended."""
+        if self._reset_timer is not None:
+            self._reset_timer.cancel()
+
+    def _end(self, exc: Exception | None) -> None:
+        self._send_end()
+        self._session.forget(self)
+        if self._below is not None:
+            self._closing, self._below = True, None
+            self._upper.connection_lost(exc)
+
+    def _error_text(self) -> str:
+        return self._error.decode("utf-8", "replace").strip()
+
+    def _report_error(self, why: str) -> None:
+        on_error, self._on_error = self._on_error, None
+        if on_error is not None:
+            on_error(why)
+
+    # -- from above ------------------------------------------------------------------------
+
+    def write(self, data: Buffer) -> None:
+        if self._closing or self._below is None:
+            return
+        view = memoryview(data).cast("B")
+        for at in range(0, len(view), _FRAME_SIZE):
+            piece = view[at : at + _FRAME_SIZE]
+            self._below.write(spdy_frames.data_head(self.number, len(piece)) + piece)
+
+    def release(self) -> None:
+        """Reports that the client has its answer and has sent its end: what else arrives is rare,
+        so the session may carry another connection."""
+        self._session.release(self)
+
+    def can_write_eof(self) -> bool:
+        """True, so that the pod's data is still read after the client's end."""
+        return True
+
+    def write_eof(self) -> None:
+        """Sends nothing: see the module."""
+
+    def pause_reading(self) -> None:
+        self._session.set_reading(self, on=False)
+
+    def resume_reading(self) -> None:
+        self._session.set_reading(self, on=True)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Sets the limits of the session, which holds all unsent data."""
+        if self._below is not None:
+            self._below.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self._below is None else self._below.get_write_buffer_size()
+
+    def close(self) -> None:
+        """Ends the connection after the data written so far. What still arrives is dropped."""
+        if not self._closing:
+            self._closing = True
+            self._send_end()
+            self._session.release(self)
+            self._session.set_reading(self, on=True)
+            loop = asyncio.get_running_loop()
+            self._reset_timer = loop.call_later(CLOSE_GRACE, self._reset)
+            loop.call_soon(self._lost)
+
+    def abort(self) -> None:
+        """Resets the connection."""
+        if self._below is not None:
+            self._closing = True
+            self._reset()
+            asyncio.get_running_loop().call_soon(self._lost)
+
+    def _reset(self) -> None:
+        self._session.send(spdy_frames.rst_stream(self.number))
+        self._session.forget(self)
+
+    def _lost(self) -> None:
+        if self._below is not None:
+            self._below = None
+            self._upper.connection_lost(None)
+
+    def _send_end(self) -> None:
+        if not self._has_sent_end:
+            self._has_sent_end = True
+            self._session.send(spdy_frames.data_head(self.number, 0, is_last=True))
