@@ -117,8 +117,8 @@ _SPEC: Object = {
             "items": _TIER,
         },
         "requireFit": _boolean(
-            "Bind a pod to a virtual node only if one real node of the remote can take it, which is "
-            "the default.",
+            "Bind a pod to a virtual node only if one real node of the remote can take it: the "
+            "default.",
         ),
         "maxWait": {
             "type": "string",
