@@ -350,7 +350,7 @@ class ForwardedStream(LayeredTransport):
         return 0 if self._below is None else self._below.get_write_buffer_size()
 
     def close(self) -> None:
-        """Ends the connection after the data written so far. What still arrives is dropped."""
+        """Ends the connection after the data written so far. Later data of the pod is dropped."""
         if not self._closing:
             self._closing = True
             self._send_end()

@@ -74,7 +74,7 @@ class Relay:
 
 @pytest.fixture(autouse=True, params=["spdy", "websocket"])
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the remote speaks."""
+    """The protocol of the remote's port-forwards."""
     monkeypatch.setattr(fake_pods, "speaks_spdy", request.param == "spdy")
     return str(request.param)
 
