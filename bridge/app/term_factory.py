@@ -189,7 +189,7 @@ class TermFactory:
             service_accounts=settings.service_accounts,
             home_api=facts.home_api,
             node_selector=settings.node_selector,
-            unschedulable_timeout=settings.unschedulable_timeout,
+            unschedulable_timeout=settings.seconds_unschedulable,
             remote_namespaces=settings.remote_namespaces,
             cluster_reads=facts.cluster_reads,
         )

@@ -217,8 +217,15 @@ class JoinSettings:
     unschedulable_timeout: float | None = None
     """Seconds after which a pod that the remote cannot schedule becomes Failed. None is never: an
     autoscaler needs minutes, and a pod that fits nowhere else would come back."""
+    elastic_timeout: float = 900.0
+    """The same for a remote with ``limits.elastic``: its autoscaler starts machines."""
     take_over_claim: str | None = None
     """The id of the other bridge's claim to take over (`bridge.remote_claim.claim_record`)."""
+
+    @property
+    def seconds_unschedulable(self) -> float | None:
+        """Seconds after which a pod that the remote cannot schedule becomes Failed; None: never."""
+        return self.elastic_timeout if self.limits.elastic else self.unschedulable_timeout
 
 
 #: The desired state of one of several joins: ``left`` is what `bridge leave` does.

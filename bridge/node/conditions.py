@@ -40,9 +40,13 @@ class NodeCondition:
 NODES_UNKNOWN = "RemoteNodesUnknown"
 
 
-def ready_condition(nodes: Iterable[Object] | None) -> NodeCondition:
+#: Reason of Ready while the remote has no node, and adds nodes for pods (``--elastic``).
+SCALES_FROM_ZERO = "RemoteScalesFromZero"
+
+
+def ready_condition(nodes: Iterable[Object] | None, *, is_elastic: bool = False) -> NodeCondition:
     """The Ready condition while the remote responds. ``nodes``: those that --node-selector
-    selects; None if the bridge may not read them."""
+    selects; None if the bridge may not read them. ``is_elastic``: whether the remote adds nodes."""
     if nodes is None:
         text = "the remote cluster responds; the bridge may not read its nodes"
         return NodeCondition(True, NODES_UNKNOWN, text)
@@ -52,6 +56,9 @@ def ready_condition(nodes: Iterable[Object] | None) -> NodeCondition:
     if usable:
         text = f"usable nodes of the remote cluster: {usable} of {total}"
         return NodeCondition(True, "RemoteReady", f"{text} ({rest})" if rest else text)
+    if total == 0 and is_elastic:
+        text = "the remote cluster has no nodes now; its autoscaler adds them for pods (--elastic)"
+        return NodeCondition(True, SCALES_FROM_ZERO, text)
     if total == 0:
         return NodeCondition(
             False,

@@ -360,7 +360,8 @@ class NodeController:
                 if now - since >= OUTAGE_SECONDS - SETTLE:
                     return conditions.unreachable_condition(informer.error)
                 self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
-        return conditions.ready_condition(None if self._facts.nodes_are_unknown else nodes)
+        known = None if self._facts.nodes_are_unknown else nodes
+        return conditions.ready_condition(known, is_elastic=self._capacity.is_elastic)
 
 
 def require_same_remote(node: Object, facts: NodeFacts) -> None:

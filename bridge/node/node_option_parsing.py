@@ -76,9 +76,18 @@ def parse_taints(text: str) -> tuple[Object, ...]:
 
 
 def parse_limits(
-    *, reserve: str | None, share: str, cpu: str | None, memory: str | None, pods: int | None
+    *,
+    reserve: str | None,
+    share: str,
+    cpu: str | None,
+    memory: str | None,
+    pods: int | None,
+    elastic: str | None = None,
+    elastic_node: str | None = None,
 ) -> OfferLimits:
-    """The options that limit the node's capacity."""
+    """The options that determine the node's capacity."""
+    if elastic_node and not elastic:
+        raise SettingsError("--elastic-node requires --elastic, the amounts of all such nodes")
     kept = {} if reserve is None else _pairs("--reserve", reserve, "cpu=2,memory=4Gi")
     caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
     return OfferLimits(
@@ -92,7 +101,18 @@ def parse_limits(
             for resource, quantity in caps.items()
             if quantity is not None
         },
+        elastic=_positive_amounts("--elastic", elastic),
+        elastic_node=_positive_amounts("--elastic-node", elastic_node),
     )
+
+
+def _positive_amounts(option: str, text: str | None) -> dict[str, int]:
+    """``RESOURCE=AMOUNT[,…]``, each above 0."""
+    pairs = {} if text is None else _pairs(option, text, "cpu=64,memory=256Gi,nvidia.com/gpu=8")
+    found = {it: _amount(f"{option}: {it}", it, amount) for it, amount in pairs.items()}
+    if empty := next((it for it, amount in found.items() if not amount), None):
+        raise SettingsError(f"{option}: {empty} is 0; leave it out, or use a higher amount")
+    return found
 
 
 def parse_node_selector(text: str) -> dict[str, str]:

@@ -227,8 +227,31 @@ class CapacityAggregator:
             for it in of_namespace
         ]
         exhausted = tuple(sorted(filter(None, used_up))) if quotas else None
-        largest = node_capacity.largest_pod(offer.left, offered.allocatable)
+        elastic = self._limits.largest_elastic_node
+        nodes = [*offer.left, elastic] if elastic else offer.left
+        largest = node_capacity.largest_pod(nodes, offered.allocatable)
         return RemoteCapacity(offered, largest, exhausted)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the remote adds nodes for pods that wait."""
+        return bool(self._limits.elastic)
+
+    def left_for_elastic_nodes(self) -> tuple[Amounts, int]:
+        """The size of each node that the remote may still add, and how many: what ``--elastic``
+        leaves after the room on present nodes and this virtual node's pods there. Pods that wait
+        for a node are the caller's to subtract."""
+        size = self._limits.largest_elastic_node
+        if not size:
+            return {}, 0
+        left = self._limits.elastic_total
+        own = [it.amounts for (_, is_own), it in self._on_node.items() if is_own]
+        for amounts in (*own, *self.left_on_nodes().values()):
+            left = {it: max(0, amount - amounts.get(it, 0)) for it, amount in left.items()}
+        if not self._limits.elastic_node:
+            return left, int(any(left[it] for it in self._limits.elastic))
+        counts = [left[it] // size[it] for it in self._limits.elastic if size.get(it)]
+        return size, min(counts, default=0)
 
     def left_on_nodes(self) -> dict[str, Amounts]:
         """By counted node, what all pods leave of it; with the key "" alone what is left of the

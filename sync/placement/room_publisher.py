@@ -88,7 +88,17 @@ class RoomPublisher:
             for name, amounts in left.items()
             if name in nodes
         ]
+        groups += self._elastic_nodes(groups)
         return reserve(merge_equal(groups), [in_remote(it) for it in self._waiting_pods()])
+
+    def _elastic_nodes(self, present: list[NodeGroup]) -> list[NodeGroup]:
+        """The nodes that the remote may still add; they have the labels that all present ones
+        share."""
+        size, count = self._capacity.left_for_elastic_nodes()
+        if not count:
+            return []
+        shared = set.intersection(*(set(it.labels.items()) for it in present)) if present else ()
+        return [NodeGroup(labels=dict(shared), elastic=True).with_amounts(size, count)]
 
     def _waiting_pods(self) -> list[Object]:
         """The node's pods at home that have no node in the remote yet."""

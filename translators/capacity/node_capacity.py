@@ -12,12 +12,13 @@ All resources of a node are offered, including GPUs and huge pages, in these ste
    subtracted; home's scheduler does that.
 2. The sum over the counted nodes, minus ``--reserve``, which the remote keeps.
 3. Multiplied by ``--share``, rounded down.
-4. At most ``--cpu``, ``--memory`` and ``--pods``, and at most what quotas leave
+4. At least ``--elastic``: what the remote has once its autoscaler has added nodes.
+5. At most ``--cpu``, ``--memory`` and ``--pods``, and at most what quotas leave
    (`translators.capacity.resource_quota`). These limits come last, so that they apply to the final
    amount.
 
 The result is the Node's ``status.allocatable``. Its ``status.capacity`` is the total capacity of
-the counted nodes.
+the counted nodes, and at least ``--elastic``.
 
 Where the bridge may not read the remote's nodes, options and quotas declare what step 1 sums up.
 
@@ -42,6 +43,9 @@ from translators.ownership_labels import LABEL_VIRTUAL
 NO_SCHEDULABLE_NODES = "NoSchedulableNodes"
 #: Resources that are listed first.
 _FIRST = (CPU, MEMORY, PODS)
+#: Pods of an elastic node, unless the options name another number: the default of kubelets
+#: (maxPods in k8s.io/kubelet/config/v1beta1).
+ELASTIC_NODE_PODS = 110
 #: Units to which `largest_pod` rounds down: 0.1 CPU, 128 MiB.
 _COARSE = {CPU: 100, MEMORY: 2**27}
 
@@ -53,6 +57,24 @@ class OfferLimits:
     reserve: Mapping[str, int] = field(default_factory=dict)
     share: Fraction = Fraction(1)
     caps: Mapping[str, int] = field(default_factory=dict)
+    elastic: Mapping[str, int] = field(default_factory=dict)
+    """The resources that are offered even if the present nodes have less, or none of them."""
+    elastic_node: Mapping[str, int] = field(default_factory=dict)
+    """The size of the largest node that the autoscaler adds; empty for one node of ``elastic``."""
+
+    @property
+    def elastic_total(self) -> Amounts:
+        """``elastic``, with pods: a node without a place for pods is none."""
+        return {PODS: ELASTIC_NODE_PODS, **self.elastic} if self.elastic else {}
+
+    @property
+    def largest_elastic_node(self) -> Amounts:
+        """The largest node that does not exist yet; {} without elastic nodes."""
+        return (
+            {PODS: ELASTIC_NODE_PODS, **self.elastic_node}
+            if self.elastic_node
+            else (self.elastic_total)
+        )
 
 
 #: Offers all free resources.
@@ -104,8 +126,10 @@ def offered_capacity(
         resource: floor(max(0, amount - limits.reserve.get(resource, 0)) * limits.share)
         for resource, amount in free.items()
     }
+    elastic = limits.elastic_total
+    allocatable = _at_least(allocatable, elastic)
     return NodeCapacity(
-        capacity=_format_amounts(has),
+        capacity=_format_amounts(_at_least(has, elastic)),
         allocatable=_format_amounts(_at_most(_at_most(allocatable, limits.caps), quota)),
         nodes=nodes,
     )
@@ -136,6 +160,11 @@ def _at_most(amounts: Mapping[str, int], bounds: Mapping[str, int]) -> Amounts:
     return {
         resource: min(amount, bounds.get(resource, amount)) for resource, amount in amounts.items()
     }
+
+
+def _at_least(amounts: Mapping[str, int], bounds: Mapping[str, int]) -> Amounts:
+    least = {it: max(amounts.get(it, 0), bound) for it, bound in bounds.items()}
+    return {**amounts, **least}
 
 
 def _format_amounts(amounts: Mapping[str, int]) -> dict[str, str]:

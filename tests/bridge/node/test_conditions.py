@@ -74,6 +74,12 @@ def test_ready_condition_of_nodes(nodes: list[Object], expected: NodeCondition) 
     assert health.ready_condition(nodes) == expected
 
 
+def test_elastic_remote_without_nodes_is_ready() -> None:
+    found = health.ready_condition([], is_elastic=True)
+    assert (found.status, found.reason) == (True, "RemoteScalesFromZero")
+    assert not health.ready_condition([_worker(ready="False")], is_elastic=True).status
+
+
 def test_unknown_nodes_are_ready_without_pressure() -> None:
     assert health.ready_condition(None).status
     assert health.ready_condition(None).reason == "RemoteNodesUnknown"

@@ -8,6 +8,7 @@ from sync.kube.api_resources import CONFIG_MAPS, KUEUE_ADMISSION_CHECKS, NAMESPA
 from sync.placement import room_publisher
 from tests import objects
 from tests.sync.engine_harness import NODE, EngineHarness
+from translators.capacity.node_capacity import OfferLimits
 from translators.fit import published_room
 from translators.fit.node_groups import RoomError
 from translators.fit.published_room import NAMESPACE, PublishedRoom, read_room
@@ -84,6 +85,20 @@ async def test_new_node_adds_room(publishing: EngineHarness) -> None:
     publishing.remote.put(objects.node("other"))
     publishing.remote.put(worker("other", "8"))  # A creation ignores the status.
     await room(publishing, [4000, 8000])
+
+
+async def test_nodes_of_an_elastic_remote_are_room(publishing: EngineHarness) -> None:
+    publishing.limits = OfferLimits(
+        elastic={"cpu": 20_000, "example.com/gpu": 2},
+        elastic_node={"cpu": 8_000, "example.com/gpu": 1},
+    )
+    await publishing.start()
+    present, added = (await room(publishing, [4000, 8000])).groups
+    assert (present.elastic, added.elastic, added.count) == (False, True, 2)
+    assert added.free == {"cpu": 8_000, "example.com/gpu": 1}
+    publishing.pod(containers=container("8"))
+    groups = (await room(publishing, [4000, 0, 8000])).groups
+    assert [(it.count, it.elastic) for it in groups] == [(1, False), (1, True), (1, True)]
 
 
 async def test_auto_publishes_only_for_policies(publishing: EngineHarness) -> None:

@@ -132,6 +132,26 @@ def test_reserve_share_and_caps_are_applied_in_order() -> None:
     )
 
 
+def test_elastic_resources_are_offered_before_their_nodes_exist() -> None:
+    limits = OfferLimits(
+        share=Fraction(1, 2), elastic={"cpu": 8_000, "example.com/gpu": 4}, caps={"pods": 50}
+    )
+    found = offered_capacity(
+        has={"cpu": 20_000, "memory": 2**35},
+        free={"cpu": 20_000, "memory": 2**35},
+        nodes=2,
+        limits=limits,
+        quota={"example.com/gpu": 3},
+    )
+    assert found == NodeCapacity(
+        {"cpu": "20", "example.com/gpu": "4", "memory": "32Gi", "pods": "110"},
+        {"cpu": "10", "example.com/gpu": "3", "memory": "16Gi", "pods": "50"},
+        nodes=2,
+    )
+    none = offered_capacity(has={}, free={}, nodes=0, limits=limits, quota={})
+    assert none.allocatable == {"cpu": "8", "example.com/gpu": "4", "pods": "50"}
+
+
 def test_no_counted_node_offers_nothing() -> None:
     assert offered_capacity(
         has={}, free={}, nodes=0, limits=NO_LIMITS, quota={"cpu": 1}
