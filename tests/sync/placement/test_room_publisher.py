@@ -96,9 +96,6 @@ async def test_nodes_of_an_elastic_remote_are_room(publishing: EngineHarness) ->
     present, added = (await room(publishing, [4000, 8000])).groups
     assert (present.elastic, added.elastic, added.count) == (False, True, 2)
     assert added.free == {"cpu": 8_000, "example.com/gpu": 1}
-    publishing.pod(containers=container("8"))
-    groups = (await room(publishing, [4000, 0, 8000])).groups
-    assert [(it.count, it.elastic) for it in groups] == [(1, False), (1, True), (1, True)]
 
 
 async def test_auto_publishes_only_for_policies(publishing: EngineHarness) -> None:
