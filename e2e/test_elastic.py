@@ -45,7 +45,7 @@ def test_pod_waits_for_a_gpu_node_that_the_remote_adds(bridged: Bridged) -> None
     node = get_one(home, "node", bridged.node)
     assert node["status"]["allocatable"][GPU] == "2", "no node of the remote has one"
     limits = {"resources": {"limits": {GPU: "1"}}}
-    bridged.apply(pod(None, "train", containers=[shell("main", "sleep 3600") | limits]))
+    bridged.apply(pod(bridged.node, "train", containers=[shell("main", "sleep 3600") | limits]))
     (bound,) = wait_for(
         lambda: [it for it in bridged.home_pods() if it["spec"].get("nodeName")], "it is bound"
     )

@@ -24,8 +24,9 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from bridge.net import spdy_frames
-from bridge.net.spdy_frames import (
+from sync.kube import spdy_frames
+from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.spdy_frames import (
     GOAWAY,
     PING,
     RST_STREAM,
@@ -35,7 +36,6 @@ from bridge.net.spdy_frames import (
     HeaderEncoder,
     ProtocolError,
 )
-from sync.kube.nested_transport import Buffer, LayeredTransport
 
 #: Bytes in one data frame: what tunnels read at a time.
 _FRAME_SIZE = 128 * 1024

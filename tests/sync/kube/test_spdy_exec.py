@@ -14,7 +14,8 @@ import pytest
 from sync.kube.api_errors import Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.pod_stream import ShellStream, open_shell
-from sync.kube.spdy_exec import CONTROL_SIZE, SpdyExec, open_spdy_exec
+from sync.kube.spdy_exec import SpdyExec, open_spdy_exec
+from sync.kube.spdy_frames import MAX_CONTROL_SIZE
 from tests.fakeapi.client_config import StaticConfig
 
 SWITCH = (
@@ -180,14 +181,14 @@ async def test_send_waits_for_room_and_fails_when_the_server_hangs_up() -> None:
             await send_all(made)
 
 
-async def test_too_large_status_ends_the_connection() -> None:
+async def test_too_large_control_frame_ends_the_connection() -> None:
     async def play(peer: Peer) -> None:
-        peer.send(STATUS, bytes(CONTROL_SIZE + 1))
+        peer.writer.write(b"\x80\x03\0\2\0" + (MAX_CONTROL_SIZE + 1).to_bytes(3, "big"))
         await peer.writer.drain()
         await peer.reader.read()
 
     async with opened(play) as made:
-        with pytest.raises(ConnectionError, match="too large"):
+        with pytest.raises(ConnectionError, match="does not speak SPDY"):
             await received(made)
 
 
