@@ -128,6 +128,14 @@ _SPEC: Object = {
             "minLength": 2,
             "maxLength": 20,
         },
+        "failback": {
+            "type": "object",
+            "description": "Return pods of later tiers once an earlier tier has room, by evictions "
+            "that respect PodDisruptionBudgets. Absent: pods stay where they are.",
+            "properties": {
+                "podsPerMinute": _integer("The most evictions in a minute. Default: 6.", 1, 1000),
+            },
+        },
     },
 }
 

@@ -38,6 +38,8 @@ PLACER = (
     Permission(NAMESPACES, ("list", "watch")),
     # A pod is placed by narrowing its node selection and removing its gate.
     Permission(PODS, ("list", "watch", "patch")),
+    # Pods that return to an earlier tier (`failback` of a policy).
+    Permission(PODS, ("create",), "eviction"),
     Permission(PLACEMENT_POLICIES, ("list", "watch")),
     Permission(EVENTS, ("create", "get", "patch")),
     # Where a pod's volumes are.

@@ -29,6 +29,7 @@ from sync.kube.api_resources import (
     PODS,
 )
 from sync.kube.client import KubeClient
+from sync.placement.failback import Failback
 from sync.placement.home_state import HomeState, slim_pod
 from sync.placement.refusals import Refusals
 from sync.runtime.controller import Controller
@@ -74,6 +75,9 @@ class Placer:
         self._refusals = Refusals()
         self.events = EventRecorder(home, node=identity, now=now)
         self.pods = Informer(home, PODS, slim=slim_pod)
+        self.failback = Failback(
+            home, self.state, pods=lambda: self.pods.store, events=self.events, now=now
+        )
         self.nodes = Informer(home, NODES)
         self.policies = Informer(home, PLACEMENT_POLICIES)
         self.namespaces = Informer(home, NAMESPACES, slim=_slim_namespace)
@@ -127,6 +131,7 @@ class Placer:
             group.create_task(self.controller.run(), name="placement")
             group.create_task(self.events.run(), name="placement-events")
             group.create_task(self._retry_after_changes(), name="placement-room")
+            group.create_task(self.failback.run(), name="placement-failback")
 
     # -- handlers ----------------------------------------------------------------------
 

@@ -170,6 +170,20 @@ def _narrowed(affinity: Object, more: list[Object]) -> Object:
     )
 
 
+def widened(affinity: Object) -> Object:
+    """The affinity without the expression by which `placed` excludes virtual nodes."""
+    terms = []
+    for term in _required_terms({"affinity": affinity}):
+        others = {key: value for key, value in term.items() if key != "matchExpressions"}
+        kept = [it for it in term.get("matchExpressions") or () if it != _LOCAL]
+        terms.append({**others, "matchExpressions": kept} if kept else others)
+    if all(terms):
+        return _with_terms(affinity, terms) if terms else affinity
+    # An alternative without a requirement is every node.
+    nodes = {k: v for k, v in (affinity.get("nodeAffinity") or {}).items() if k != _REQUIRED}
+    return {**affinity, "nodeAffinity": nodes}
+
+
 def _with_terms(affinity: Object, terms: list[Object]) -> Object:
     nodes = affinity.get("nodeAffinity") or {}
     return {**affinity, "nodeAffinity": {**nodes, _REQUIRED: {"nodeSelectorTerms": terms}}}

@@ -33,6 +33,8 @@ GATE = LABEL_PLACEMENT
 PENDING, PLACED, RELEASED = "pending", "placed", "released"
 #: On a pod: the decision, as JSON.
 ANNOTATION_PLACEMENT = f"{DOMAIN}/placement"
+#: Pods that return to an earlier tier in a minute, if a policy lets them.
+FAILBACK_PER_MINUTE = 6
 #: Namespaces of the cluster's own components, which must start even without a placer.
 SYSTEM_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "cluster-bridge")
 
@@ -76,6 +78,8 @@ class PlacementPolicy:
     """Whether a pod is bound only where one real node can take it."""
     max_wait: float | None = None
     """Seconds after which home's scheduler decides among all tiers; None is never."""
+    failback_per_minute: int | None = None
+    """The most pods a minute that return to an earlier tier with room; None for none."""
 
     def matches(self, pod: Object, namespace_labels: Mapping[str, str]) -> bool:
         """Whether the policy is for the pod. ``namespace_labels``: of the pod's namespace."""
@@ -126,7 +130,16 @@ def parse_policy(obj: Object) -> PlacementPolicy:
         priority_classes=_texts(spec.get("priorityClasses"), "spec.priorityClasses"),
         require_fit=_boolean(spec.get("requireFit", True), "spec.requireFit"),
         max_wait=_seconds(spec.get("maxWait"), "spec.maxWait"),
+        failback_per_minute=_failback(spec.get("failback")),
     )
+
+
+def _failback(value: Any) -> int | None:
+    if value is None:
+        return None
+    failback = _mapping(value, "spec.failback")
+    pace = failback.get("podsPerMinute", FAILBACK_PER_MINUTE)
+    return _integer(pace, "spec.failback.podsPerMinute", minimum=1)
 
 
 def _tier(value: Any, at: str) -> Tier:

@@ -19,6 +19,7 @@ from sync.kube.api_resources import (
     PODS,
 )
 from sync.kube.client import KubeClient
+from sync.placement import failback
 from sync.placement import placer as placer_module
 from sync.placement.placer import Placer
 from tests import objects
@@ -81,15 +82,33 @@ class Home:
         node = self.api.get(NODES, name)
         self.api.put(published_room.room_config_map(node, groups, version))
 
-    def pod(self, name: str, cpu: str = "1", *, owner: str = "", **spec: Any) -> None:
+    def run(self, name: str) -> None:
+        """The pod is bound to its place, and has been ready for ten minutes."""
+        choice = self.choice(name)
+        since = format_time(parse_time(self.now) - timedelta(minutes=10))
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": since}
+        node = "worker" if choice == HOME else choice
+        change = {
+            "spec": {"nodeName": node},
+            "status": {"phase": "Running", "conditions": [ready]},
+        }
+        self.api.update(PODS, name, change, "default")
+
+    def pod(
+        self, name: str, cpu: str = "1", *, owner: str = "", kind: str = "Job", **spec: Any
+    ) -> None:
         """A new pod, as admission changes it."""
         pod = objects.pod(name)
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
         pod["spec"].update(spec)
         if owner:
-            reference = {"kind": "Job", "name": owner, "uid": owner, "controller": True}
+            reference = {"kind": kind, "name": owner, "uid": owner, "controller": True}
             pod["metadata"]["ownerReferences"] = [reference]
         self.api.put(placed_pod.gated(pod))
+
+    def ends(self, name: str) -> bool:
+        """Whether the pod is being deleted."""
+        return "deletionTimestamp" in self.api.get(PODS, name, "default")["metadata"]
 
     def choice(self, name: str) -> str | None:
         """Where the pod was placed."""
@@ -114,6 +133,7 @@ class Home:
 async def home(home_api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Home]:
     """A home with a running placer."""
     monkeypatch.setattr(placer_module, "COLLECT_SECONDS", 0.01)
+    monkeypatch.setattr(failback, "LOOK_SECONDS", 0.02)
     world = Home(home_api)
     async with KubeClient(client_config_for(home_api, "home")) as client:
         placer = Placer(client, now=lambda: world.now, identity="placer")
@@ -170,6 +190,27 @@ async def test_unplaceable_pods_do_not_delay_a_small_one(home: Home) -> None:
         home.pod(f"big{number}", "64")
     home.pod("small")
     await home.placed(small="c")
+
+
+async def test_pods_return_to_an_earlier_tier_at_the_policys_pace(home: Home) -> None:
+    home.policy(failback={"podsPerMinute": 1})
+    home.node("worker", "1")
+    home.remote("c", 4000)
+    places = {"a": HOME, "b": "c", "d": "c"}
+    for name, choice in places.items():
+        home.pod(name, owner="web", kind="ReplicaSet")
+        await home.placed(**{name: choice})
+    protected = {"b"}
+    home.api.api.budget = lambda pod: "budget" if pod["metadata"]["name"] in protected else ""
+    for name in places:
+        home.run(name)
+    home.node("worker", "9")
+    await home.api.until(lambda: home.ends("d"))
+    assert "tier home of policy p has room again" in await home.event("ReturnsToEarlierTier")
+    protected.clear()
+    await asyncio.sleep(0.1)
+    assert not home.ends("b"), "the next returns after a minute"
+    assert not home.ends("a"), "it is in the first tier"
 
 
 async def test_waiting_pods_cost_no_requests(home: Home) -> None:

@@ -1,0 +1,96 @@
+"""Decides which placed pods may return to an earlier tier of their policy. Pure.
+
+A pod returns by its eviction: its controller creates another, which is placed by the tiers again.
+So only pods that lose nothing by that may return:
+
+- running and ready for at least `MIN_AGE` seconds, so that a remote that comes and goes moves
+  nothing to and fro;
+- of a ReplicaSet, ReplicationController or StatefulSet, which replace them, and not of a Job, whose
+  work would begin again;
+- without PersistentVolumeClaims, whose data stays where it is;
+- without the annotation ``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, by which their
+  owners reject evictions for the sake of capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from translators.explain import persistent_volume_claims
+from translators.object_accessors import Object, condition_of, is_deleting, metadata
+from translators.placement import placed_pod
+from translators.placement.decision import HOME, Decision, Room, decide
+from translators.placement.placement_policy import PlacementPolicy
+from translators.timestamps import parse_time
+
+#: Seconds that a pod must have been ready in its place.
+MIN_AGE = 300.0
+_REPLACED_BY = ("ReplicaSet", "ReplicationController", "StatefulSet")
+_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A pod that may return to an earlier tier."""
+
+    tier: int
+    """The position of its present tier; the last tiers are left first."""
+    better: Decision
+    """The decision among the earlier tiers."""
+
+
+def possible_return(
+    pod: Object,
+    policy: PlacementPolicy,
+    room: Room,
+    *,
+    counts: Mapping[str, int],
+    now: datetime,
+) -> Return | None:
+    """The return of a placed pod; None if it stays. ``policy`` is the one that placed the pod."""
+    record = placed_pod.read_full_record(pod)
+    if policy.failback_per_minute is None or record is None or not _may_move(pod, now):
+        return None
+    tiers = [it.name for it in policy.tiers]
+    if record.get("tier") not in tiers or record["policy"] != policy.name:
+        return None
+    present = tiers.index(str(record["tier"]))
+    if not present:
+        return None
+    earlier = replace(policy, tiers=policy.tiers[:present])
+    better = decide(without_place(pod, record["choice"]), earlier, room, counts=counts)
+    return Return(present, better) if better.choice is not None else None
+
+
+def without_place(pod: Object, choice: str) -> Object:
+    """The pod without what `placed_pod.placed` has added for this choice."""
+    spec = dict(pod.get("spec") or {})
+    spec.pop("nodeName", None)
+    selector = dict(spec.get("nodeSelector") or {})
+    if selector.get(placed_pod.HOSTNAME) == choice:
+        del selector[placed_pod.HOSTNAME]
+    spec["nodeSelector"] = selector
+    if choice == HOME:
+        spec["affinity"] = placed_pod.widened(spec.get("affinity") or {})
+    return {**pod, "spec": spec}
+
+
+def _may_move(pod: Object, now: datetime) -> bool:
+    meta, spec, status = metadata(pod), pod.get("spec") or {}, pod.get("status") or {}
+    owners = [it for it in meta.get("ownerReferences") or () if it.get("controller")]
+    ready = condition_of(pod, "Ready")
+    since = ready.get("lastTransitionTime")
+    return (
+        status.get("phase") == "Running"
+        and not is_deleting(pod)
+        and spec.get("restartPolicy", "Always") == "Always"
+        and bool(owners)
+        and owners[0].get("kind") in _REPLACED_BY
+        and not persistent_volume_claims.claim_names(pod)
+        and (meta.get("annotations") or {}).get(_SAFE_TO_EVICT) != "false"
+        and ready.get("status") == "True"
+        and bool(since)
+        and (now - parse_time(since)).total_seconds() >= MIN_AGE
+    )
