@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from translators.explain import persistent_volume_claims
 from translators.object_accessors import Object, condition_of, is_deleting, metadata
 from translators.placement import placed_pod
 from translators.placement.decision import HOME, Decision, Room, decide
@@ -28,6 +27,8 @@ from translators.timestamps import parse_time
 #: Seconds that a pod must have been ready in its place.
 MIN_AGE = 300.0
 _REPLACED_BY = ("ReplicaSet", "ReplicationController", "StatefulSet")
+#: Sources of volumes that are PersistentVolumeClaims.
+_CLAIMS = {"persistentVolumeClaim", "ephemeral"}
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
@@ -88,9 +89,9 @@ def _may_move(pod: Object, now: datetime) -> bool:
         and spec.get("restartPolicy", "Always") == "Always"
         and bool(owners)
         and owners[0].get("kind") in _REPLACED_BY
-        and not persistent_volume_claims.claim_names(pod)
+        and not any(_CLAIMS & it.keys() for it in spec.get("volumes") or ())
         and (meta.get("annotations") or {}).get(_SAFE_TO_EVICT) != "false"
         and ready.get("status") == "True"
-        and bool(since)
+        and isinstance(since, str)
         and (now - parse_time(since)).total_seconds() >= MIN_AGE
     )

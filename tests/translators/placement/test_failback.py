@@ -1,4 +1,4 @@
-"""Which placed pods return to an earlier tier."""
+"""Placed pods return to an earlier tier if they lose nothing by it."""
 
 from __future__ import annotations
 
