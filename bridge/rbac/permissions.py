@@ -127,7 +127,7 @@ HOME = (
 HOME_SHARDS = (
     Permission(
         LEASES,
-        ("get", "list", "watch", "patch"),
+        ("list", "watch", "patch"),
         namespace=lease_namespace.NAMESPACE,
         names=(SHARDS_LEASE,),
     ),

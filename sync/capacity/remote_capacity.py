@@ -233,6 +233,11 @@ class CapacityAggregator:
         return RemoteCapacity(offered, largest, exhausted)
 
     @property
+    def elastic(self) -> Mapping[str, int]:
+        """What the remote has once its autoscaler has added nodes; {} if it adds none."""
+        return self._limits.elastic
+
+    @property
     def is_elastic(self) -> bool:
         """Whether the remote adds nodes for pods that wait."""
         return bool(self._limits.elastic)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sync.cache.informer import Informer
 from sync.kube.api_resources import NODES
@@ -24,8 +24,11 @@ class KubeletAdmission:
     """Reads the cache of remote nodes, and home's API server if a new pod does not select the
     cached virtual node."""
 
-    def __init__(self, home: KubeClient, remote_nodes: Informer) -> None:
+    def __init__(
+        self, home: KubeClient, remote_nodes: Informer, *, elastic: Mapping[str, int]
+    ) -> None:
         self._home = home
+        self._elastic = elastic
         self._remote_nodes = remote_nodes
         self._remote_capacity: Amounts | None = None
         self.cached_node: Callable[[], Object | None] = lambda: None
@@ -39,9 +42,13 @@ class KubeletAdmission:
             self._remote_capacity = None
 
     def remote_capacity(self) -> Amounts:
-        """The sum of the allocatable of all remote nodes."""
+        """The sum of the allocatable of all remote nodes, and at least what the remote has once its
+        autoscaler has added nodes (``--elastic``)."""
         if self._remote_capacity is None:
-            self._remote_capacity = kubelet_admission.total_allocatable(self._remote_nodes.store)
+            total = kubelet_admission.total_allocatable(self._remote_nodes.store)
+            if total:  # Without nodes, nothing is rejected.
+                total |= {it: max(total.get(it, 0), least) for it, least in self._elastic.items()}
+            self._remote_capacity = total
         return self._remote_capacity
 
     async def virtual_node_for(self, home: Object | None, remote: Object | None) -> Object | None:

@@ -79,7 +79,9 @@ class PodController:
         self._remote = context.remote
         self._events = context.events
         self._now = context.now
-        self.admission = KubeletAdmission(context.home, context.remote_nodes)
+        self.admission = KubeletAdmission(
+            context.home, context.remote_nodes, elastic=context.capacity.elastic
+        )
         self.latency = PodLatency()
         """How soon home's status follows the remote."""
         self._lookup = RemotePodLookup(context)

@@ -11,6 +11,7 @@ from sync.mirror.copy_controller import CopyController
 from tests.fakeapi import Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.engine_harness import ADDRESS, REMOTE_NAMESPACE, EngineHarness
+from translators.capacity.node_capacity import OfferLimits
 from translators.ownership_labels import origin_of
 
 
@@ -430,6 +431,20 @@ async def test_daemonset_pod_runs_with_daemonsets_run(harness: EngineHarness) ->
     harness.home.put(_daemon_pod())
     await harness.start()
     assert harness.remote_pod("agent")
+
+
+async def test_pod_for_a_node_that_the_remote_adds_is_not_rejected(
+    harness: EngineHarness,
+) -> None:
+    harness.limits = OfferLimits(elastic={"example.com/gpu": 1})
+    harness.remote.put(node("small") | {"status": {"allocatable": {"cpu": "4"}}})
+    await harness.start()
+    for name, gpus in (("one", "1"), ("two", "2")):
+        asks = {"requests": {"example.com/gpu": gpus}, "limits": {"example.com/gpu": gpus}}
+        harness.pod(name, containers=[{"name": "main", "image": "busybox:1", "resources": asks}])
+    await harness.settle()
+    assert harness.remote_pod("one")
+    assert harness.status("two")["reason"] == "OutOfexample.com/gpu"
 
 
 async def test_pod_that_fits_no_node_has_failed_until_one_exists(
