@@ -234,7 +234,7 @@ class CapacityAggregator:
 
     @property
     def elastic(self) -> Mapping[str, int]:
-        """What the remote has once its autoscaler has added nodes; {} if it adds none."""
+        """The resources of the remote once its autoscaler has added nodes; {} if it adds none."""
         return self._limits.elastic
 
     @property
