@@ -2,7 +2,8 @@
 
 For each Remote, in this order:
 
-1. The finalizer `remote_crd.FINALIZER` is added, before anything is joined.
+1. The finalizer `remote_crd.FINALIZER` is added. If home rejects that, the join begins
+   nevertheless, and the next pass tries again.
 2. The kubeconfig of its Secret is validated and written to a private file, which a running join
    follows: a rotated Secret takes effect without a restart.
 3. The join is desired. If the spec or the Secret becomes invalid, the last valid join goes on, and
@@ -24,7 +25,7 @@ import base64
 import binascii
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,13 +37,14 @@ from bridge.fleet.desired_state import DesiredState, InvalidState
 from bridge.fleet.fleet_report import FleetReport, RemoteReport, Standing
 from bridge.fleet.port_assignment import assign_ports
 from bridge.fleet.remote_objects import Rejection
+from bridge.fleet.secret_watches import SecretData, SecretWatches
 from sync.base import exception_summary
 from sync.base.backoff import Backoff
 from sync.base.private_file import write_private_file
 from sync.cache.informer import Informer
-from sync.cache.store import Key, Store
+from sync.cache.store import Store
 from sync.kube.api_errors import Conflict, KubeError, NotFound
-from sync.kube.api_resources import NODES, REMOTES, SECRETS
+from sync.kube.api_resources import NODES, REMOTES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -54,8 +56,6 @@ log = logging.getLogger(__name__)
 RETRY_FIRST, RETRY_CAP = 1.0, 30.0
 #: Seconds between looks at what no event reports: which replica leads, and leave timeouts.
 LOOK_SECONDS = 10.0
-#: Seconds for the first list of a Secret.
-SECRET_SECONDS = 5.0
 #: The standings of the replica that serves a node.
 _SERVING: tuple[Standing, ...] = ("serving", "lost")
 #: The file in each Remote's directory.
@@ -92,10 +92,6 @@ class Answer:
 
 #: Validates requests, in their order.
 Read = Callable[[list[Request]], Awaitable[list[Answer]]]
-
-
-#: The data of a Secret in base64, None if there is none, or why it cannot be read.
-_SecretData = Mapping[str, str] | KubeError | None
 
 
 class RemoteObjectSource:
@@ -164,7 +160,7 @@ class RemoteObjectSource:
             async with asyncio.TaskGroup() as group:
                 group.create_task(remotes.run(), name="remotes")
                 await remotes.synced.wait()
-                secrets = _Secrets(home, self._namespace, group, self._wake)
+                secrets = SecretWatches(home, self._namespace, group, self._wake)
                 while True:
                     self._wake.clear()
                     await self._reconcile(home, remotes.store, secrets)
@@ -174,7 +170,7 @@ class RemoteObjectSource:
 
     # -- one pass --------------------------------------------------------------------------
 
-    async def _reconcile(self, home: KubeClient, store: Store, secrets: _Secrets) -> None:
+    async def _reconcile(self, home: KubeClient, store: Store, secrets: SecretWatches) -> None:
         """Brings the desired state and the objects' status up to date. A failed write is tried
         again in the next pass."""
         self._released &= {uid_of(it) for it in store}
@@ -194,7 +190,7 @@ class RemoteObjectSource:
         self._yield(DesiredState(tuple(self._with_ports(wanted).values())))
 
     async def _validate(
-        self, remotes: Mapping[str, Object], contents: Mapping[str, _SecretData]
+        self, remotes: Mapping[str, Object], contents: Mapping[str, SecretData]
     ) -> dict[str, Rejection]:
         """Updates the joins of Remotes whose spec or Secret has changed; returns why others are
         rejected."""
@@ -229,7 +225,7 @@ class RemoteObjectSource:
                 self._parts[name] = answer.part
         return rejections
 
-    def _request(self, remote: Object, secret: _SecretData) -> Request | Rejection:
+    def _request(self, remote: Object, secret: SecretData) -> Request | Rejection:
         """The request of a Remote. Without a Secret, the file of an earlier one counts."""
         node = remote_objects.node_name(remote)
         wanted, key = remote_objects.secret_name(remote), remote_objects.secret_key(remote)
@@ -369,59 +365,16 @@ class RemoteObjectSource:
             return False  # Another replica runs the join, or this one does soon.
         if report is not None and report.state == "running":
             return self._report.standing(node_name) in _SERVING
-        if remote_objects.is_leaving(remote) or not _is_served(remote.get("status") or {}):
+        was_ready = condition_of(remote, "Ready").get("status") == "True"
+        if remote_objects.is_leaving(remote) or not was_ready:
             return True
         # Another replica may serve the node; or this one did before it was restarted.
         node = await home.find(NODES, node_name)
         return node is None or condition_of(node, "Ready").get("status") != "True"
 
 
-class _Secrets:
-    """The Secrets that Remotes name, each watched by its name."""
-
-    def __init__(
-        self, home: KubeClient, namespace: str, group: asyncio.TaskGroup, wake: asyncio.Event
-    ) -> None:
-        self._home = home
-        self._namespace = namespace
-        self._group = group
-        self._wake = wake
-        self._followed: dict[str, tuple[Informer, asyncio.Task[None]]] = {}
-
-    async def follow(self, names: Iterable[str]) -> dict[str, _SecretData]:
-        """The content of the Secrets, by name."""
-        wanted = {it for it in names if it}
-        for name in self._followed.keys() - wanted:
-            self._followed.pop(name)[1].cancel()
-        for name in wanted - self._followed.keys():
-            informer = Informer(
-                self._home, SECRETS, namespace=self._namespace, fields=f"metadata.name={name}"
-            )
-            informer.on_change(lambda _old, _new: self._wake.set())
-            informer.on_synced(self._wake.set)
-            task = self._group.create_task(informer.run(), name=f"secret-{name}")
-            self._followed[name] = (informer, task)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECRET_SECONDS):
-                await asyncio.gather(*(it.synced.wait() for it, _ in self._followed.values()))
-        found: dict[str, _SecretData] = {}
-        for name, (informer, _) in self._followed.items():
-            secret = informer.store.get(Key(self._namespace, name))
-            data = None if secret is None else secret.get("data") or {}
-            found[name] = data if informer.synced.is_set() else informer.error
-        return found
-
-
 def _age(remote: Object) -> tuple[str, str]:
     return str(metadata(remote).get("creationTimestamp") or ""), name_of(remote)
-
-
-def _is_served(status: Object) -> bool:
-    return any(
-        it.get("type") == "Ready" and it.get("status") == "True"
-        for it in status.get("conditions") or ()
-        if isinstance(it, dict)
-    )
 
 
 @contextlib.contextmanager
