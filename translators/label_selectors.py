@@ -1,4 +1,5 @@
-"""Evaluates label selectors (LabelSelector in k8s.io/apimachinery/pkg/apis/meta/v1)."""
+"""Evaluates label selectors (LabelSelector in k8s.io/apimachinery/pkg/apis/meta/v1), and the
+requirements that node selectors share with them."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ def selects(selector: Object, labels: Mapping[str, str]) -> bool:
     an unknown operator none."""
     by_value = (selector.get("matchLabels") or {}).items()
     return all(labels.get(key) == value for key, value in by_value) and all(
-        _holds(it, labels) for it in selector.get("matchExpressions") or ()
+        holds(it, labels) for it in selector.get("matchExpressions") or ()
     )
 
 
-def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
+def holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet one requirement; an unknown operator is met by none."""
     value, values = labels.get(str(expression.get("key"))), expression.get("values") or ()
     match expression.get("operator"):
         case "In":
