@@ -21,8 +21,8 @@ from sync.placement.home_state import HomeState
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import Object, name_of, namespace_of, uid_of
-from translators.placement import placed_pod
-from translators.placement.failback import Return, possible_return
+from translators.placement.decision import Decision
+from translators.placement.failback import first_return
 from translators.placement.placement_policy import PlacementPolicy
 from translators.timestamps import parse_time
 
@@ -73,25 +73,19 @@ class Failback:
             if (found := self._first(policy)) is not None and await self._evict(policy, *found):
                 self._next[policy.name] = loop.time() + 60.0 / policy.failback_per_minute
 
-    def _first(self, policy: PlacementPolicy) -> tuple[Object, Return] | None:
-        """The pod that returns next: of the last tier, and there the first by name."""
-        now, clock = parse_time(self._now()), asyncio.get_running_loop().time()
+    def _first(self, policy: PlacementPolicy) -> tuple[Object, Decision] | None:
+        """The pod that returns next."""
+        clock = asyncio.get_running_loop().time()
         self._blocked = {uid: end for uid, end in self._blocked.items() if end > clock}
-        room, counts = self._state.room(), self._state.counts(policy.name)
-        best: tuple[tuple[int, str, str], Object, Return] | None = None
-        for pod in self._pods():
-            record = placed_pod.read_record(pod)
-            if record is None or record[0] != policy.name or uid_of(pod) in self._blocked:
-                continue
-            found = possible_return(pod, policy, room, counts=counts, now=now)
-            if found is None:
-                continue
-            key = (-found.tier, namespace_of(pod), name_of(pod))
-            if best is None or key < best[0]:
-                best = (key, pod, found)
-        return best[1:] if best is not None else None
+        return first_return(
+            (it for it in self._pods() if uid_of(it) not in self._blocked),
+            policy,
+            self._state.room(),
+            counts=self._state.counts(policy.name),
+            now=parse_time(self._now()),
+        )
 
-    async def _evict(self, policy: PlacementPolicy, pod: Object, found: Return) -> bool:
+    async def _evict(self, policy: PlacementPolicy, pod: Object, better: Decision) -> bool:
         """Evicts the pod; False if it stays."""
         name, namespace = name_of(pod), namespace_of(pod)
         body = {
@@ -112,8 +106,7 @@ class Failback:
             level = logging.DEBUG if isinstance(error, Throttled) else logging.WARNING
             log.log(level, "pod %s/%s: cannot return: %s", namespace, name, error, extra=fields)
             return False
-        tier = found.better.tier
-        message = f"tier {tier} of policy {policy.name} has room again"
+        message = f"tier {better.tier} of policy {policy.name} has room again"
         self._events.normal(pod, RETURNED, message)
         log.info("pod %s/%s: evicted, because %s", namespace, name, message, extra=fields)
         return True

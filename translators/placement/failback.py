@@ -14,13 +14,20 @@ So only pods that lose nothing by that may return:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
-from translators.object_accessors import Object, condition_of, is_deleting, metadata
+from translators.object_accessors import (
+    Object,
+    condition_of,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+)
 from translators.placement import placed_pod
-from translators.placement.decision import HOME, Decision, Room, decide
+from translators.placement.decision import HOME, Decision, Room, decide, fingerprint
 from translators.placement.placement_policy import PlacementPolicy
 from translators.timestamps import parse_time
 
@@ -32,37 +39,41 @@ _CLAIMS = {"persistentVolumeClaim", "ephemeral"}
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
-    """A pod that may return to an earlier tier."""
-
-    tier: int
-    """The position of its present tier; the last tiers are left first."""
-    better: Decision
-    """The decision among the earlier tiers."""
-
-
-def possible_return(
-    pod: Object,
+def first_return(
+    pods: Iterable[Object],
     policy: PlacementPolicy,
     room: Room,
     *,
     counts: Mapping[str, int],
     now: datetime,
-) -> Return | None:
-    """The return of a placed pod; None if it stays. ``policy`` is the one that placed the pod."""
-    record = placed_pod.read_full_record(pod)
-    if policy.failback_per_minute is None or record is None or not _may_move(pod, now):
+) -> tuple[Object, Decision] | None:
+    """The placed pod that returns next, with the decision among the earlier tiers; None if all
+    stay. The last tier is left first, and in a tier the pods go by namespace and name.
+
+    Of pods between which the decision sees no difference, one is decided."""
+    if policy.failback_per_minute is None:
         return None
-    tiers = [it.name for it in policy.tiers]
-    if record.get("tier") not in tiers or record["policy"] != policy.name:
-        return None
-    present = tiers.index(str(record["tier"]))
-    if not present:
-        return None
-    earlier = replace(policy, tiers=policy.tiers[:present])
-    better = decide(without_place(pod, record["choice"]), earlier, room, counts=counts)
-    return Return(present, better) if better.choice is not None else None
+    tiers = {it.name: position for position, it in enumerate(policy.tiers)}
+    candidates = []
+    for pod in pods:
+        record = placed_pod.read_full_record(pod)
+        if record is None or record["policy"] != policy.name:
+            continue
+        present = tiers.get(str(record.get("tier")), 0)
+        if present and _may_move(pod, now):
+            candidates.append((present, namespace_of(pod), name_of(pod), record["choice"], pod))
+    hopeless: set[tuple[int, str]] = set()
+    for present, _, _, choice, pod in sorted(candidates, key=lambda it: (-it[0], *it[1:3])):
+        free = without_place(pod, choice)
+        kind = present, fingerprint(free)
+        if kind in hopeless:
+            continue
+        earlier = replace(policy, tiers=policy.tiers[:present])
+        better = decide(free, earlier, room, counts=counts)
+        if better.choice is not None:
+            return pod, better
+        hopeless.add(kind)
+    return None
 
 
 def without_place(pod: Object, choice: str) -> Object:

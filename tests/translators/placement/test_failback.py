@@ -11,7 +11,7 @@ from translators.fit.node_groups import NodeGroup
 from translators.object_accessors import Object
 from translators.placement import placed_pod
 from translators.placement.decision import HOME, Decision, Remote, Room
-from translators.placement.failback import MIN_AGE, possible_return, without_place
+from translators.placement.failback import MIN_AGE, first_return, without_place
 from translators.placement.placement_policy import PlacementPolicy, parse_policy
 from translators.timestamps import format_time
 
@@ -59,10 +59,10 @@ def room(home_cpu: int) -> Room:
 
 
 def returns(pod: Object, home_cpu: int = 2000, which: PlacementPolicy | None = None) -> bool:
-    found = possible_return(
-        pod, which or policy(podsPerMinute=1), room(home_cpu), counts={"far": 1}, now=NOW
+    found = first_return(
+        [pod], which or policy(podsPerMinute=1), room(home_cpu), counts={"far": 1}, now=NOW
     )
-    assert found is None or (found.tier, found.better.choice) == (1, HOME)
+    assert found is None or (found[0], found[1].tier, found[1].choice) == (pod, "home", HOME)
     return found is not None
 
 
