@@ -45,11 +45,11 @@ def test_a_new_replica_takes_over_a_few_at_a_time_and_the_old_keeps_them_until_i
     new = plan_share("b", members, set())
     assert len(new.run) == MAX_MOVES
     assert plan_share("a", members, set(KEYS)).run == set(KEYS)
-    starting = {key: "starting" if key in new.run else "cold" for key in KEYS}
-    members["b"] = Member("B", starting)  # type: ignore[arg-type]
+    starting: dict[str, Standing] = {key: "starting" if key in new.run else "cold" for key in KEYS}
+    members["b"] = Member("B", starting)
     assert plan_share("b", members, new.run).run == new.run
-    ready = {key: "ready" if key in new.run else "cold" for key in KEYS}
-    members["b"] = Member("B", ready)  # type: ignore[arg-type]
+    ready: dict[str, Standing] = {key: "ready" if key in new.run else "cold" for key in KEYS}
+    members["b"] = Member("B", ready)
     assert plan_share("a", members, set(KEYS)).run == set(KEYS) - new.run
     assert len(plan_share("b", members, new.run).run) == len(share_of("b", "a", "b"))
 
@@ -57,15 +57,15 @@ def test_a_new_replica_takes_over_a_few_at_a_time_and_the_old_keeps_them_until_i
 def test_a_takeover_that_stalls_does_not_delay_others() -> None:
     members = {"a": uniform("A", "serving"), "b": member("B")}
     running = plan_share("b", members, set()).run
-    starting = {key: "starting" if key in running else "cold" for key in KEYS}
-    members["b"] = Member("B", starting)  # type: ignore[arg-type]
+    starting: dict[str, Standing] = {key: "starting" if key in running else "cold" for key in KEYS}
+    members["b"] = Member("B", starting)
     assert len(plan_share("b", members, running, stalled=running).run) == 6
 
 
 def test_all_remotes_of_a_replica_that_is_gone_are_taken_over_at_once() -> None:
     mine = share_of("a", "a", "b")
-    held = {key: "serving" if key in mine else "cold" for key in KEYS}
-    share = plan_share("a", {"a": Member("A", held)}, mine)  # type: ignore[arg-type]
+    held: dict[str, Standing] = {key: "serving" if key in mine else "cold" for key in KEYS}
+    share = plan_share("a", {"a": Member("A", held)}, mine)
     assert share.run == set(KEYS)
 
 
