@@ -133,8 +133,7 @@ def cut(cluster: Cluster, how: str) -> Iterator[None]:
         if how == "network":
             cluster.thaw_network()
         else:
-            cluster.start_component("kube-apiserver")
-            wait_for(lambda: answers(cluster), "its API server answers")
+            cluster.start_api_server()
 
 
 @pytest.mark.parametrize("how", ["network", "API server"])

@@ -192,11 +192,7 @@ def test_forced_leave_succeeds_without_the_remote(bridged: Bridged) -> None:
         on_node = [p for p in bridged.home_pods() if p["spec"].get("nodeName") == bridged.node]
         assert not on_node
     finally:
-        bridged.remote.start_component("kube-apiserver")
-    wait_for(
-        lambda: bridged.remote.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
-        "the remote is back",
-    )
+        bridged.remote.start_api_server()
     bridged.remote.kubectl("create", "configmap", "-n", bridged.remote_namespace, "theirs")
     home, node, pods = row(bridged)[:3]
     assert (node, pods) == (bridged.node, "3")

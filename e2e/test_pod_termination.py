@@ -178,7 +178,7 @@ def test_deletion_during_a_remote_outage_is_not_lost(bridged: Bridged) -> None:
         bridged.kubectl("delete", "pod", "goes", "--wait=false")
         bridged.kubectl("get", "pod", "goes")
     finally:
-        bridged.remote.start_component("kube-apiserver")
+        bridged.remote.start_api_server()
     wait_for(lambda: not bridged.home_pods(), "the pod was deleted at home", seconds=120)
     wait_for(lambda: not bridged.remote_pods(), "and in the remote")
 

@@ -54,7 +54,7 @@ def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool
         if cut:
             bridged.remote.thaw_network()
         else:
-            bridged.remote.start_component("kube-apiserver")
+            bridged.remote.start_api_server()
 
     wait_for(
         lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=REPORT_SECONDS
@@ -98,7 +98,7 @@ def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
         assert code == 503
         assert why.startswith("remote: ")
     finally:
-        bridged.remote.start_component("kube-apiserver")
+        bridged.remote.start_api_server()
     bridged.bridge.wait_for_log(REGISTERED, times=2)
     wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again")
     wait_for(lambda: probe("/readyz")[0] == 200, "it is ready")
@@ -124,11 +124,7 @@ def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
     finally:
         bridged.remote.resume_component("kube-apiserver")
         # The kubelet may have considered a static pod dead, and started another.
-        wait_for(
-            lambda: bridged.remote.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
-            "the remote's API server is back",
-            seconds=REPORT_SECONDS,
-        )
+        bridged.remote.start_api_server()
     wait_for(
         lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=REPORT_SECONDS
     )
@@ -141,11 +137,7 @@ def test_home_outage_harms_nothing(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     before = uids(bridged.remote_pods())
     bridged.home.stop_component("kube-apiserver")
-    bridged.home.start_component("kube-apiserver")
-    wait_for(
-        lambda: bridged.home.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
-        "home's API server is back",
-    )
+    bridged.home.start_api_server()
     bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=90s")
     assert uids(bridged.remote_pods())["stays"] == before["stays"]

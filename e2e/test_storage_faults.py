@@ -66,12 +66,7 @@ def test_api_servers_are_away_while_claims_are_provisioned(storage: ProvisionedS
         _begin(storage, name)
         for cluster in (storage.remote, storage.home):
             cluster.stop_component(API_SERVER, grace=0)
-            cluster.start_component(API_SERVER)
-            wait_for(
-                lambda it=cluster: it.kubectl("get", "--raw=/readyz", check=False).stdout == "ok",  # type: ignore[misc]
-                f"the API server of {cluster.name} is back",
-                seconds=AFTER_OUTAGE,
-            )
+            cluster.start_api_server()
         _require_one_volume_each(storage)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +18,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Protocol
 
-from e2e.clusters.errors import InvalidRequest
+from e2e.clusters.errors import CommandFailed, InvalidRequest, StartFailed
 from e2e.clusters.run_command import run
 from e2e.clusters.versions import DEFAULT_KUBERNETES, KubernetesVersion
 
@@ -48,6 +49,8 @@ class Provisioner(StrEnum):
 
 
 API_SERVER = "kube-apiserver"
+#: Seconds until an API server that was started again is ready; 3 to 10 on an idle machine.
+API_SERVER_SECONDS = 120.0
 SNAPSHOT_CONTROLLER = "snapshot-controller"
 #: Components that watch the API server, in the order of their start.
 _API_CLIENTS = (
@@ -301,6 +304,34 @@ class Cluster:
     def start_component(self, name: str) -> None:
         """Starts a stopped component with its previous arguments; does not wait for readiness."""
         self.control.start(name)
+
+    def start_api_server(self) -> None:
+        """Starts a stopped API server, and returns when it is ready.
+
+        It is started again if it ends before. A kubelet does so for the static pods of a control
+        plane: kube-apiserver ends itself when a step of its start takes too long, as on a machine
+        under load (`PostStartHook … failed`, kubernetes/kubernetes#130377 and #82067).
+
+        :raises StartFailed: it is not ready in `API_SERVER_SECONDS`.
+        """
+        deadline = time.monotonic() + API_SERVER_SECONDS
+        self.start_component(API_SERVER)
+        while not self._is_ready():
+            if time.monotonic() > deadline:
+                raise StartFailed(
+                    f"{self.name}: the API server is not ready in {API_SERVER_SECONDS:g} s",
+                    where=self.server,
+                )
+            if not self.components()[API_SERVER]:
+                self.start_component(API_SERVER)
+            time.sleep(0.2)
+
+    def _is_ready(self) -> bool:
+        try:
+            answer = self.kubectl("get", "--raw=/readyz", check=False, timeout=20)
+        except CommandFailed:  # It accepts the connection and does not answer.
+            return False
+        return answer.stdout == "ok"
 
     def suspend_component(self, name: str) -> None:
         """Suspends a component, so that it hangs without ending."""

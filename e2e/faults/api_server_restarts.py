@@ -11,9 +11,8 @@ from e2e.clusters.cluster import API_SERVER, Cluster
 from e2e.clusters.native import NativeControl
 from e2e.clusters.native_control_plane import ETCD
 from e2e.clusters.run_command import run
-from e2e.faults.environment import READY_SECONDS, Stage
+from e2e.faults.environment import Stage
 from e2e.faults.fault_model import Fault, JoinMode
-from e2e.kubectl import wait_for
 
 _ETCD = "http://127.0.0.1:2379/v3"
 
@@ -27,7 +26,7 @@ def _stopped(stage: Stage, *, side: str, grace: float) -> Iterator[None]:
     try:
         yield
     finally:
-        _start(cluster)
+        cluster.start_api_server()
         stage.load.lenient = False
 
 
@@ -72,7 +71,7 @@ def _forgetful(stage: Stage, *, side: str) -> Iterator[None]:
         stage.work(stage.random.uniform(2.0, 5.0))
         compact(cluster)
         cluster.stop_component(API_SERVER, grace=0)
-        _start(cluster)
+        cluster.start_api_server()
         stage.work(1.0)
     finally:
         stage.packets.heal()
@@ -89,7 +88,7 @@ def _etcd_restarts(stage: Stage, *, side: str) -> Iterator[None]:
         yield
     finally:
         cluster.start_component(ETCD)
-        _wait(cluster)
+        cluster.start_api_server()
         stage.load.lenient = False
 
 
@@ -121,19 +120,6 @@ def compact(cluster: Cluster) -> int:
     revision = int(header["revision"])
     ask("kv/compaction", {"revision": revision, "physical": True})
     return revision
-
-
-def _start(cluster: Cluster) -> None:
-    cluster.start_component(API_SERVER)
-    _wait(cluster)
-
-
-def _wait(cluster: Cluster) -> None:
-    wait_for(
-        lambda: cluster.kubectl("get", "--raw", "/readyz", check=False, timeout=20).returncode == 0,
-        f"{cluster.name}'s API server is back",
-        seconds=READY_SECONDS,
-    )
 
 
 def _restart(side: str, *, how: str, grace: float, short: bool = False) -> Fault:
