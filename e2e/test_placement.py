@@ -30,6 +30,8 @@ RACK = "example.com/rack"
 LABEL = "cluster-bridge.io/placement"
 #: Seconds until a bridge releases pods without a placer, with a margin.
 ABSENT_SECONDS = 100.0
+#: Seconds until the published room has no pods of an earlier test, with a margin.
+PUBLISHED_SECONDS = 20.0
 TIERS: list[Json] = [
     {"name": "home", "home": True},
     {"name": "cheap", "remotes": {"matchLabels": {"class": "cheap"}}},
@@ -157,11 +159,16 @@ def fleet(
     """Two joins, the installation of placement, and a placer."""
     home, remote = simulated["home"], simulated["remote"]
     folder = tmp_path_factory.mktemp("placement")
-    served = home.kubectl("api-resources", "--api-group=admissionregistration.k8s.io").stdout
-    lines = [line.split() for line in served.splitlines()]
+    listed = home.kubectl("api-resources", "--api-group=admissionregistration.k8s.io").stdout
+    lines = [line.split() for line in listed.splitlines()]
     [version] = {it[-3].rpartition("/")[2] for it in lines if it[-1] == "MutatingAdmissionPolicy"}
     rendered = bridge_process.run("placement", "render", "--admission", version).stdout
     home.kubectl("apply", "-f", "-", input=rendered)
+    served = ("get", "--raw=/apis/cluster-bridge.io/v1alpha1")
+    wait_for(
+        lambda: "placementpolicies" in home.kubectl(*served, check=False).stdout,
+        "home serves PlacementPolicies",
+    )
     workers = [it["metadata"]["name"] for it in get(remote, "nodes")]
     account = service_accounts.handle_of(home, folder, Account("cluster-bridge", NAME))
     with ExitStack() as stack:
@@ -171,11 +178,21 @@ def fleet(
             stack.enter_context(_joined(home, remote, cls, folder))
         remote.kubectl("label", "node", *workers[2:4], f"{RACK}=own", "--overwrite")
         fleet = Fleet(home, remote, account, folder)
+        # Until then, the placer decides by the sums of the Nodes.
+        rooms = [f"room-{it}" for it in ("cheap", "expensive")]
+        wait_for(
+            lambda: {*rooms} <= _names(get(home, "configmaps", namespace="cluster-bridge")),
+            "the bridges publish the room of their remotes",
+        )
         stack.callback(fleet.kill_placer)
         fleet.start_placer()
         yield fleet
         print((folder / "placer.log").read_text())
         remote.kubectl("label", "node", *workers, "pool-", f"{RACK}-")
+
+
+def _names(objects: list[Json]) -> set[str]:
+    return {it["metadata"]["name"] for it in objects}
 
 
 @contextmanager
@@ -223,9 +240,13 @@ def test_tiers_are_filled_in_order(fleet: Fleet, namespace: str) -> None:
     file = fleet.folder / "web.json"
     file.write_text(json.dumps(deployment))
     simulate = ("placement", "simulate", "-f", file, "-o", "json")
-    [answer] = json.loads(bridge_process.run(*simulate, home=fleet.home).stdout)["workloads"]
-    assert answer["placed"] == {"home": 1, "cheap": 2, "expensive": 2}
-    assert answer["waiting"] == 1
+
+    def answers() -> bool:
+        [answer] = json.loads(bridge_process.run(*simulate, home=fleet.home).stdout)["workloads"]
+        found = answer["placed"], answer["waiting"]
+        return bool(found == ({"home": 1, "cheap": 2, "expensive": 2}, 1))
+
+    wait_for(answers, "a simulation fills the tiers", seconds=PUBLISHED_SECONDS)
     fleet.apply(deployment)
     fleet.wait_for_places(namespace, home=1, cheap=2, expensive=2, waiting=1)
     list_them = ("placement", "list", "-o", "json")
