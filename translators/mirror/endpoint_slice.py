@@ -9,6 +9,7 @@ different pods, so the slices of each node have their own names (`remote_name`).
 from __future__ import annotations
 
 from translators.derived_names import hashed_name
+from translators.mirror.locality import hints_of_other_cluster
 from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import remote_metadata
 from translators.virtual_node_identity import Identity
@@ -50,7 +51,13 @@ def translate_endpoint_slice(home: Object, identity: Identity) -> Object:
 
 def _endpoints(home: Object, identity: Identity) -> list[Object]:
     return [
-        {key: value for key, value in endpoint.items() if key not in HOME_FIELDS}
+        _endpoint(endpoint)
         for endpoint in home.get("endpoints") or ()
         if endpoint.get("nodeName") != identity.node
     ]
+
+
+def _endpoint(home: Object) -> Object:
+    kept = {key: value for key, value in home.items() if key not in HOME_FIELDS}
+    for_nodes = bool((home.get("hints") or {}).get("forNodes"))
+    return {**kept, "hints": hints_of_other_cluster(for_nodes=for_nodes)}

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from translators.derived_names import hashed_name
 from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE
+from translators.mirror.locality import hints_of_other_cluster, prefers_same_node
 from translators.mirror.service import is_headless
 from translators.object_accessors import (
     Object,
@@ -162,6 +163,7 @@ def forward_slices(
     endpoint = {
         "addresses": [address],
         "conditions": {"ready": True, "serving": True, "terminating": False},
+        "hints": hints_of_other_cluster(for_nodes=prefers_same_node(service)),
         "nodeName": identity.node,
     }
     by_number: defaultdict[int, dict[str, int]] = defaultdict(dict)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from translators.derived_names import hashed_name
 from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
+from translators.mirror.locality import hints_of_other_cluster, prefers_same_node
 from translators.mirror.service import is_headless
 from translators.object_accessors import (
     HomeNamespace,
@@ -211,12 +212,16 @@ def reverse_slices(
     identity: Identity,
 ) -> list[Object]:
     """The remote's EndpointSlices for a mirrored Service, from the agent's Pod and its ports."""
+    hints = hints_of_other_cluster(for_nodes=prefers_same_node(copy))
     by_number: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for agent_port, port in sorted(ports.items()):
         by_number[agent_port.ordinal][agent_port.port] = port
     return [
         forward_plan.build_slice(
-            copy, _metadata(copy, number, family, home, identity), _endpoint(address, pod), numbers
+            copy,
+            _metadata(copy, number, family, home, identity),
+            {**_endpoint(address, pod), "hints": hints},
+            numbers,
         )
         for family, address in addresses_by_family(pod).items()
         for number, numbers in sorted(by_number.items())
@@ -272,15 +277,14 @@ def _targets(
 
 
 def _endpoint(address: str, pod: Object) -> Object:
+    """The agent as an endpoint. Without its node: the pods behind it are on none of the remote, and
+    are local to no client (``internalTrafficPolicy: Local``)."""
     named = {"name": name_of(pod), "uid": uid_of(pod)}
-    endpoint: Object = {
+    return {
         "addresses": [address],
         "conditions": {"ready": True, "serving": True, "terminating": False},
         "targetRef": {"kind": "Pod", "namespace": namespace_of(pod), **named},
     }
-    if node := (pod.get("spec") or {}).get("nodeName"):
-        endpoint["nodeName"] = node
-    return endpoint
 
 
 def _metadata(

@@ -23,6 +23,8 @@ from translators.mirror.endpoint_slice import (
 from translators.object_accessors import Object
 from translators.ownership_labels import is_owned_by_node
 
+ELSEWHERE = {"forZones": [{"name": "other-cluster.cluster-bridge.io"}]}
+
 
 def _slice(*endpoints: Object, **labels: str) -> Object:
     meta = {"name": "web-x7k2p", "namespace": "shop", "uid": "home-1", "labels": labels}
@@ -39,7 +41,7 @@ def test_endpoints_of_the_virtual_node_are_excluded(nodes: list[str | None]) -> 
     before = copy.deepcopy(home)
 
     assert translate_endpoint_slice(home, IDENTITY)["endpoints"] == [
-        {"addresses": endpoint["addresses"]}
+        {"addresses": endpoint["addresses"], "hints": ELSEWHERE}
         for endpoint in endpoints
         if endpoint.get("nodeName") != IDENTITY.node
     ]
@@ -55,9 +57,19 @@ def test_unknown_fields_are_kept(value: Any) -> None:
         {**_slice(endpoint), "ports": [{"port": 80, **new}], **new}, IDENTITY
     )
 
-    assert remote["endpoints"] == [endpoint]
+    assert remote["endpoints"] == [{**endpoint, "hints": ELSEWHERE}]
     assert remote["ports"] == [{"port": 80, **new}]
     assert remote["future"] == value
+
+
+def test_home_is_another_zone_and_another_node() -> None:
+    """Also where both clusters have zones of the same name."""
+    zone, node = {"forZones": [{"name": "a"}]}, {"forNodes": [{"name": "home-1"}]}
+    home = _slice({"zone": "a", "hints": zone}, {"zone": "a", "hints": {**zone, **node}})
+    by_zone, by_node = translate_endpoint_slice(home, IDENTITY)["endpoints"]
+
+    assert by_zone == {"hints": ELSEWHERE}
+    assert by_node == {"hints": {**ELSEWHERE, "forNodes": ELSEWHERE["forZones"]}}
 
 
 def test_slice_is_not_managed_by_the_remotes_controller() -> None:

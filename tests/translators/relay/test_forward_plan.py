@@ -185,6 +185,19 @@ def test_each_endpoint_has_its_own_port() -> None:
     assert [it["port"] for it in second["ports"]] == [4001]
 
 
+def test_remote_is_another_zone_for_clients_at_home() -> None:
+    listening = {EndpointPort("http", 0): 4000}
+    near: Object = service()
+    near["spec"]["trafficDistribution"] = "PreferSameNode"
+    hints = [
+        slice_["endpoints"][0]["hints"]
+        for it in (service(), near)
+        for slice_ in forward_plan.forward_slices(it, listening, IDENTITY, address=HERE)
+    ]
+    other = [{"name": "other-cluster.cluster-bridge.io"}]
+    assert hints == [{"forZones": other}, {"forZones": other, "forNodes": other}]
+
+
 def test_slices_record_ports() -> None:
     listening = {EndpointPort("http", 0): 4000, EndpointPort("http", 1): 4001}
     made = forward_plan.forward_slices(service(), listening, IDENTITY, address=HERE)

@@ -176,6 +176,8 @@ def test_slices_point_to_the_agent_and_record_its_ports() -> None:
     assert [it["ports"][0]["port"] for it in slices] == [20000, 20001]
     for slice_ in slices:
         assert slice_["endpoints"][0]["addresses"] == ["10.9.0.5"]
+        assert slice_["endpoints"][0]["hints"]["forZones"], "it is in another zone"
+        assert "nodeName" not in slice_["endpoints"][0], "it is on no node of the remote"
         assert slice_["metadata"]["ownerReferences"][0]["uid"] == "uid-copy"
         assert reverse_plan.is_own_relay_object(slice_, IDENTITY)
     assert len({it["metadata"]["name"] for it in slices}) == 2
