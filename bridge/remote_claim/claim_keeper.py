@@ -19,7 +19,8 @@
   bridge.
 - A rejection is recorded at home, so that a restart does not take the claim while the other bridge
   happens to pause.
-- `release` clears the holder, if it is this bridge.
+- `release` clears the holder, if it is this bridge. A renewal that was interrupted may have reached
+  the remote: the claim is read before.
 """
 
 from __future__ import annotations
@@ -357,15 +358,20 @@ class RemoteClaim:
     async def release(self) -> None:
         """Clears the holder. Best effort, within `RELEASE_SECONDS`."""
         self._election.on_records_changed = None
-        mine, self._held = self._held, None
-        if mine is None or not self.home_fence.is_open:
+        if not self.home_fence.is_open:
             return
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 with urgent():
-                    await self._request("PATCH", self.name, claim_record.release_patch(mine))
+                    if self._unconfirmed and (found := await self._get()) is not None:
+                        self._is_own_write(found)
+                    if self._held is not None:
+                        patch = claim_record.release_patch(self._held)
+                        await self._request("PATCH", self.name, patch)
         except (KubeError, TimeoutError) as error:
             log.info("the claim in the remote was not released: %s", error)
+        finally:
+            self._held = None
 
     # -- rejection -------------------------------------------------------------------------
 

@@ -285,6 +285,18 @@ async def test_renewals_whose_answers_are_lost_count(two: Clusters) -> None:
         await running(two, "web")
 
 
+async def test_a_claim_whose_last_renewal_had_no_answer_is_released(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_keeper, "RETRY_SECONDS", 60.0)
+    async with running_join(two):
+        await renewed(two)
+        path = LEASES.path(lease_of(two), namespace=LEASE_NAMESPACE)
+        lost = two.remote.fail(Fault("PATCH", path, drop="after"))
+        await two.remote.until(lambda: lost.hits == 1)
+    assert claim_of(two).holder == ""
+
+
 async def test_a_remote_that_was_cut_off_is_not_written_to_before_the_claim_is_renewed(
     two: Clusters,
 ) -> None:
