@@ -37,6 +37,14 @@ IDENTITY = Identity(
 )
 #: The remote namespace of home's namespace ``default``.
 REMOTE_NAMESPACE = "default-h"
+#: Seconds within which a delayed key is due at once.
+AT_ONCE = 0.02
+
+
+def _is_due(queue: WorkQueue[Any]) -> bool:
+    """Whether the first delayed key is due at once."""
+    wait = queue.seconds_until_next_delayed
+    return wait is not None and wait < AT_ONCE
 
 
 class EngineHarness:
@@ -196,6 +204,7 @@ class EngineHarness:
             or queue.working
             # A delayed key that did not fail waits for its time, such as a token's renewal.
             or (queue.failing and not waiting)
+            or _is_due(queue)
             for queue in queues
         )
 
