@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from bridge.base.command_error import PreflightError
-from bridge.volumes.transfer_objects import LABEL_TRANSFER
+from bridge.volumes.transfer_objects import CONTAINER, LABEL_TRANSFER
 from bridge.volumes.volume_swap import POLL_SECONDS
 from sync.kube.api_errors import AlreadyExists, Forbidden, Invalid, KubeError
 from sync.kube.api_resources import (
@@ -16,6 +16,7 @@ from sync.kube.api_resources import (
     VOLUME_ATTACHMENTS,
 )
 from sync.kube.client import KubeClient
+from sync.kube.pod_stream import open_shell
 from translators.object_accessors import (
     Object,
     is_deleting,
@@ -28,6 +29,10 @@ from translators.object_accessors import (
 
 #: Seconds for the deletion of pods when a command is interrupted.
 CLEANUP_SECONDS = 5.0
+#: Seconds for the answer to a command by which a pod is found to run before its status says so.
+PROBE_SECONDS = 5.0
+#: Between two such commands, as a part of the time since the first: a long start costs few.
+_PROBE_PART = 0.1
 
 
 async def create(home: KubeClient, pods: list[Object]) -> None:
@@ -36,12 +41,12 @@ async def create(home: KubeClient, pods: list[Object]) -> None:
         await _create(home, pod)
 
 
-async def wait_until_ready(home: KubeClient, pod: Object, *, claim: str, timeout: float) -> None:
-    """Waits until the pod runs. ``claim`` is the target's, whose Events tell why a pod waits.
-    Raises PreflightError and KubeError."""
+async def wait_until_running(home: KubeClient, pod: Object, *, claim: str, timeout: float) -> None:
+    """Waits until the pod runs commands. ``claim`` is the target's, whose Events tell why a pod
+    waits. Raises PreflightError and KubeError."""
     try:
         async with asyncio.timeout(timeout):
-            await _wait_until_ready(home, pod)
+            await _wait_until_running(home, pod)
     except TimeoutError:
         raise PreflightError(await _why_not_ready(home, pod, claim, timeout)) from None
 
@@ -119,7 +124,12 @@ async def _create(home: KubeClient, pod: Object) -> None:
         ) from error
 
 
-async def _wait_until_ready(home: KubeClient, pod: Object) -> None:
+async def _wait_until_running(home: KubeClient, pod: Object) -> None:
+    """Kubelets report the start of a container up to a second late, and a virtual node reports it
+    later still, but they run commands in it at once. So commands are tried from the time on at
+    which the pod's kubelet begins to start it."""
+    clock = asyncio.get_running_loop().time
+    first = due = 0.0
     while True:
         found = await home.find(PODS, name_of(pod), namespace=namespace_of(pod))
         if found is None:
@@ -131,7 +141,27 @@ async def _wait_until_ready(home: KubeClient, pod: Object) -> None:
             raise PreflightError(f"home: pod {namespaced_name(pod)} ended early: {_state(found)}")
         if is_ready(found):
             return
+        if _has_kubelet(found) and clock() >= due:
+            first = first or clock()
+            if await _runs_commands(home, pod):
+                return
+            due = clock() + _PROBE_PART * (clock() - first)
         await asyncio.sleep(POLL_SECONDS)
+
+
+def _has_kubelet(pod: Object) -> bool:
+    """Whether a kubelet has the pod: only kubelets write the states of containers."""
+    return bool((pod.get("status") or {}).get("containerStatuses"))
+
+
+async def _runs_commands(home: KubeClient, pod: Object) -> bool:
+    names = {"namespace": namespace_of(pod), "pod": name_of(pod), "container": CONTAINER}
+    with contextlib.suppress(KubeError, TimeoutError):
+        async with asyncio.timeout(PROBE_SECONDS), open_shell(home, "true", **names) as running:
+            async for _ in running.output():
+                pass
+            return running.exit_status == 0
+    return False
 
 
 async def _why_not_ready(home: KubeClient, pod: Object, claim: str, timeout: float) -> str:

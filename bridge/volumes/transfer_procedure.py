@@ -229,9 +229,11 @@ class Transfer:
         clock = asyncio.get_running_loop().time
         began = clock()
         await transfer_pods.create(home, pods)
-        await transfer_pods.wait_until_ready(home, pods[0], claim=target, timeout=settings.timeout)
+        await transfer_pods.wait_until_running(
+            home, pods[0], claim=target, timeout=settings.timeout
+        )
         async with source_read.reading(home, pods[0], self._meter) as source:
-            await transfer_pods.wait_until_ready(
+            await transfer_pods.wait_until_running(
                 home, pods[1], claim=target, timeout=settings.timeout
             )
             started = clock() - began

@@ -3,7 +3,9 @@
 In each round, in turn, kubectl copies a file of random bytes from this machine into a pod of the
 remote, and the bridge copies a volume of home with such a file into the remote. Two rates of the
 bridge count: that of the whole command, with the start of its pods and the comparison of checksums,
-and that of the stream of data alone. The report also has the seconds of each part of the command.
+and that of the stream of data alone. The report also has the seconds of each part of the command,
+and of the start of a pod with a new volume in the remote itself, without a bridge. The version of
+busybox is one of its parameters, because its checksums take most of the verification.
 """
 
 from __future__ import annotations
@@ -48,11 +50,14 @@ def run(
     report = Report("volume", {"rounds": settings.rounds, "bytes": settings.size})
     taken: dict[str, list[float]] = {"kubectl_cp": [], "command": [], "stream": []}
     parts: dict[str, list[float]] = {}
+    direct_start: list[float] = []
     file = log.with_name("random")
     _write_random(file, settings.size)
     with _volume(home, remote, settings.size, log):
+        report.parameters = {**report.parameters, "busybox": _busybox_version(remote)}
         for number in range(settings.rounds):
             taken["kubectl_cp"].append(_kubectl_cp(remote, file, settings.size))
+            direct_start.append(_direct_start(remote))
             spent = _bridge_copy(home, remote)
             taken["command"].append(settings.size / sum(spent.values()) / 1e6)
             taken["stream"].append(settings.size / spent["copy"] / 1e6)
@@ -67,7 +72,14 @@ def run(
         report.add(f"{name}.of_kubectl_cp", "x", [ours / theirs for ours, theirs in pairs])
     for part, all_seconds in parts.items():
         report.add(f"command.{part}", "s", all_seconds)
+    report.add("direct.start", "s", direct_start)
     return report
+
+
+def _busybox_version(remote: Cluster) -> str:
+    """``1.37.0``: that of the transfer pods' image."""
+    help_text = remote.kubectl("exec", "-n", NAMESPACE, POD, "--", "busybox").stdout
+    return help_text.removeprefix("BusyBox v").split()[0]
 
 
 def _write_random(file: Path, size: int) -> None:
@@ -86,6 +98,17 @@ def _kubectl_cp(remote: Cluster, file: Path, size: int) -> float:
         raise RuntimeError(f"kubectl cp copied {count.stdout} of {size} bytes")
     remote.kubectl("exec", "-n", NAMESPACE, POD, "--", "rm", "/data/file")
     return rate
+
+
+def _direct_start(remote: Cluster) -> float:
+    """Seconds until a pod with a new volume runs in the remote, without a bridge."""
+    began = time.perf_counter()
+    _apply(remote, volume_claim(CLAIM, None, "64M"))
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}
+    _start(remote, CLAIM, "sleep 36000", claim)
+    took = time.perf_counter() - began
+    remote.kubectl("delete", f"pod/{CLAIM}", f"pvc/{CLAIM}", "-n", NAMESPACE, timeout=120)
+    return took
 
 
 def _bridge_copy(home: Cluster, remote: Cluster) -> dict[str, float]:

@@ -83,6 +83,23 @@ async def test_copy_creates_a_claim(world: VolumeWorld) -> None:
         await world.transfer(new_name="other")
 
 
+async def test_copy_begins_when_pods_run_commands(world: VolumeWorld) -> None:
+    """Before their status says that they run, which kubelets write up to a second later."""
+    world.reports_start, world.refused_commands = False, 3
+    original = world.data()
+    await world.transfer(new_name="other")
+    assert same_files(world.data("other"), original)
+    assert not world.refused_commands
+
+
+async def test_pod_that_never_runs_is_reported(world: VolumeWorld) -> None:
+    world.reports_start, world.refused_commands = False, 10**6
+    with pytest.raises(PreflightError, match=r"not Ready after 1 s: pod .*: ContainerCreating"):
+        await world.transfer(timeout=1.0)
+    # The time between two commands grows.
+    assert 10**6 - world.refused_commands < 30
+
+
 async def test_dry_run_changes_nothing(world: VolumeWorld) -> None:
     before = world.home.store.history.revision
     result = await world.transfer(dry_run=True)

@@ -47,6 +47,10 @@ class VolumeWorld:
     broken_pods: str = ""
     """A part of the path of the next exec whose connection breaks."""
     scripts: list[str] = field(default_factory=list)
+    reports_start: bool = True
+    """Whether kubelets report that a container runs; otherwise only that they create it."""
+    refused_commands: int = 0
+    """The number of next commands that kubelets refuse, as before the container runs."""
 
     def __post_init__(self) -> None:
         self._node(HOME_NODE, {})
@@ -210,9 +214,15 @@ class VolumeWorld:
         meta = pod["metadata"]
         if "deletionTimestamp" in meta:
             self.home.remove(PODS, meta["name"], NAMESPACE)
-        elif (pod.get("status") or {}).get("phase") == "Pending":
-            status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-            self.home.update(PODS, meta["name"], {"status": status}, NAMESPACE)
+            return
+        status: Object = pod.get("status") or {}
+        if status.get("phase") != "Pending" or "containerStatuses" in status:
+            return
+        change: Object = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        if not self.reports_start:
+            waiting = {"waiting": {"reason": "ContainerCreating"}}
+            change = {"containerStatuses": [{"name": "transfer", "state": waiting}]}
+        self.home.update(PODS, meta["name"], {"status": change}, NAMESPACE)
 
     # -- exec --------------------------------------------------------------------------------
 
@@ -221,6 +231,9 @@ class VolumeWorld:
         pod = self.home.get(PODS, request.path.split("/")[-2], NAMESPACE)
         claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
         command = request.query.getall("command")
+        if self.refused_commands:
+            self.refused_commands -= 1
+            return web.Response(status=500, text="container not found")
         self.scripts.append(command[-1])
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await socket.prepare(request)
