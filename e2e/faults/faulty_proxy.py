@@ -2,7 +2,8 @@
 
 It runs in its own thread and listens at an address of this machine; `kubeconfig` leads to it. It
 authenticates at the API server with the cluster's own kubeconfig, whatever the client sent, so it
-is for tests only. It does not support upgrades (exec, attach, port-forward).
+is for tests only. Of the upgrades it supports WebSockets (`kubectl exec`), and not SPDY; no rule
+applies to them.
 
 The first of the `rules` that matches and whose chance occurs applies to a request, or to a line of
 a watch. Rules may be replaced at any time, and also apply to open watches.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import random
 import re
@@ -89,6 +91,9 @@ _GARBAGE = (
     b'{"type":"NEWS","object":{"kind":"Pod","metadata":{}}}\n',
     b"<html>502 Bad Gateway</html>\n",
 )
+
+
+_WebSocket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +235,8 @@ class Proxy:
         return context
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await self._pass_websocket(request)
         body = await request.read() if request.can_read_body else None
         watch = request.query.get("watch") in ("1", "true")
         rule = None if watch else self._draw_rule(request.method, request.path, of_watches=False)
@@ -259,15 +266,35 @@ class Proxy:
             return _cut(request)
         return web.Response(status=answer.status, headers=_headers(answer.headers), body=content)
 
+    async def _pass_websocket(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert self._session is not None
+        protocols = [it.strip() for it in request.headers["Sec-WebSocket-Protocol"].split(",")]
+        try:
+            async with self._session.ws_connect(
+                self._url(request), protocols=protocols, max_msg_size=0
+            ) as there:
+                here = web.WebSocketResponse(protocols=protocols, max_msg_size=0)
+                await here.prepare(request)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_pump(here, there))
+                    group.create_task(_pump(there, here))
+                return here
+        except aiohttp.WSServerHandshakeError as error:
+            return web.Response(status=error.status)
+        except (aiohttp.ClientError, TimeoutError):
+            return _cut(request)
+
+    def _url(self, request: web.BaseRequest) -> URL:
+        return URL(f"{self._upstream}".rstrip("/") + request.raw_path, encoded=True)
+
     @asynccontextmanager
     async def _forwarded(
         self, request: web.BaseRequest, body: bytes | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None
-        url = URL(f"{self._upstream}".rstrip("/") + request.raw_path, encoded=True)
         async with self._session.request(
             request.method,
-            url,
+            self._url(request),
             data=body,
             headers=_headers(request.headers),
             allow_redirects=False,
@@ -325,6 +352,17 @@ class Proxy:
                 self.hits += 1
                 return rule
         return None
+
+
+async def _pump(source: _WebSocket, sink: _WebSocket) -> None:
+    """Passes messages on until the source closes, and then closes the sink."""
+    with contextlib.suppress(ConnectionError):
+        async for message in source:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                await sink.send_bytes(message.data)
+            elif message.type is aiohttp.WSMsgType.TEXT:
+                await sink.send_str(message.data)
+    await sink.close()
 
 
 def _headers(headers: Any) -> list[tuple[str, str]]:

@@ -6,14 +6,15 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientWebSocketResponse, web
 
 from e2e.faults.faulty_proxy import Harm, Proxy, Rule
-from sync.kube.api_errors import ApiError, Conflict, KubeError, Unreachable
-from sync.kube.api_resources import CONFIG_MAPS
+from sync.kube.api_errors import ApiError, Conflict, Forbidden, KubeError, Unreachable
+from sync.kube.api_resources import CONFIG_MAPS, PODS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -101,6 +102,39 @@ async def test_connections_die(api: FakeApi, proxy: Proxy, harm: Harm) -> None:
             await kube.list(CONFIG_MAPS, namespace="default")
         proxy.rules = ()
         await kube.list(CONFIG_MAPS, namespace="default")
+
+
+async def test_websockets_are_passed_on(api: FakeApi, proxy: Proxy) -> None:
+    """Messages of both directions, the subprotocol, and a rejection; rules do not apply."""
+
+    async def echo(request: web.BaseRequest) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_bytes(b"\x01" + message.data[1:])
+        return socket
+
+    proxy.rules = (Rule(Harm.REFUSE, 1.0),)
+    api.route("GET", "/api/v1/namespaces/default/pods/a/exec", echo)
+    api.route("GET", "/api/v1/namespaces/default/pods/b/exec", rejected)
+
+    def connect(pod: str) -> AbstractAsyncContextManager[ClientWebSocketResponse[bool]]:
+        path = PODS.path(pod, namespace="default", subresource="exec")
+        return kube.websocket(path, query=[], protocol="v4.channel.k8s.io")
+
+    async with client(proxy) as kube:
+        async with connect("a") as socket:
+            assert socket.protocol == "v4.channel.k8s.io"
+            await socket.send_bytes(b"\x00input")
+            assert await socket.receive_bytes() == b"\x01input"
+        with pytest.raises(Forbidden):
+            async with connect("b"):
+                pass
+    assert proxy.hits == 0
+
+
+async def rejected(_: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(status=403)
 
 
 async def lines(kube: KubeClient, *, count: int) -> list[bytes]:
