@@ -12,7 +12,13 @@ import pytest
 from bridge.base.command_error import PreflightError
 from bridge.volumes import claim_moves, transfer_pods, volume_scripts
 from bridge.volumes.transfer_record import ANNOTATION_COPY, ANNOTATION_MOVE
-from sync.kube.api_resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from sync.kube.api_resources import (
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    VOLUME_ATTACHMENTS,
+)
 from sync.kube.client import KubeClient
 from tests.bridge.volumes.volume_world import CLAIM, HOME_NODE, NAMESPACE, NODE, VolumeWorld
 from tests.fakeapi.client_config import client_config_for
@@ -236,6 +242,27 @@ async def test_pod_that_starts_during_the_copy_stops_the_move(
     world.home.remove(PODS, "app", NAMESPACE)
     await world.transfer()
     assert_moved(world, original)
+
+
+async def test_swap_waits_until_the_volume_is_detached(world: VolumeWorld) -> None:
+    """Home detaches by the PersistentVolume, which must exist until then."""
+    volume = world.volume()
+    name, folder = volume["metadata"]["name"], volume["spec"]["hostPath"]["path"]
+    disk = {"hostPath": None, "csi": {"driver": "csi.example.com", "volumeHandle": folder}}
+    world.home.update(PERSISTENT_VOLUMES, name, {"spec": disk})
+    source = {"persistentVolumeName": name}
+    spec = {"attacher": "csi.example.com", "nodeName": HOME_NODE, "source": source}
+    world.home.put(VOLUME_ATTACHMENTS.manifest({"name": "csi-1"}, spec=spec))
+    original = world.data()
+    with pytest.raises(PreflightError, match=f"{name} is still attached to a node"):
+        await world.transfer(timeout=2.0)
+    assert not world.home.requests("DELETE", "*/persistentvolumes/*")
+    assert world.data() == original
+    assert world.claim()["status"]["phase"] == "Bound"
+    world.home.remove(VOLUME_ATTACHMENTS, "csi-1")
+    await world.transfer()
+    assert world.data() != original
+    assert same_files(world.data(), original)
 
 
 @pytest.mark.parametrize("pods", ["/volume-source-", "/volume-target-"])
