@@ -238,6 +238,12 @@ def provisioners(clusters: dict[str, Cluster]) -> None:  # noqa: F811
         clusters["remote"].provision_volumes(provisioner, print)
 
 
+@pytest.fixture(scope="session")
+def home_provisioner(clusters: dict[str, Cluster]) -> None:  # noqa: F811
+    """Home has local-path-provisioner."""
+    clusters["home"].provision_volumes(Provisioner.LOCAL_PATH, print)
+
+
 @dataclass(frozen=True)
 class Limited:
     """Handles of both clusters with the credentials of the bridge's ServiceAccounts."""

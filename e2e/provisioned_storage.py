@@ -69,6 +69,14 @@ class ProvisionedStorage:
         """The claims in the remote namespace of the test."""
         return get(self.remote, "persistentvolumeclaims", namespace=self.bridged.remote_namespace)
 
+    def remote_volumes(self) -> list[Json]:
+        """The volumes of the claims in the remote namespace of the test."""
+        return [
+            it
+            for it in get(self.remote, "persistentvolumes")
+            if (it["spec"].get("claimRef") or {}).get("namespace") == self.bridged.remote_namespace
+        ]
+
     def wait_until_bound(self, *names: str) -> None:
         """Waits until these claims are Bound at home."""
 

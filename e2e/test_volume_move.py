@@ -2,92 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process, service_accounts
-from e2e.bridge_process import BRIDGE, Bridge
+from e2e import service_accounts
+from e2e.bridge_process import Bridge
 from e2e.clusters import specs
-from e2e.clusters.cluster import Cluster, Provisioner
+from e2e.clusters.cluster import Provisioner
 from e2e.clusters.pytest_fixture import running, settings_from_environment
 from e2e.conftest import Bridged, joined, usual_options
-from e2e.kubectl import get, get_one, wait_for
-from e2e.provisioned_storage import DATA, ProvisionedStorage
+from e2e.kubectl import get_one, wait_for
+from e2e.provisioned_storage import ProvisionedStorage
 from e2e.storage_classes import local_path
-from e2e.workload_manifests import BUSYBOX, shell, volume_claim
+from e2e.volume_transfers import WRITE, digest, node_of_home, run_volume, started
+from e2e.workload_manifests import BUSYBOX, volume_claim
 
 pytestmark = pytest.mark.usefixtures("provisioners", "home_provisioner")
-
-#: Writes files of which each property is to be copied.
-WRITE = """cd /data && mkdir -p 'a directory/below' && head -c 3000000 /dev/urandom > big &&
-echo text > 'a directory/file' && ln -s 'a directory/file' link && ln big 'a directory/hard' &&
-chown -R 1234:5678 'a directory' && chmod 4750 'a directory/file' && touch -d @1000000000 big &&
-i=0; while [ $i -lt 300 ]; do echo $i > below-$i; i=$((i+1)); done; sleep 3600"""
-#: Prints a digest of all of it.
-DIGEST = """cd /data && (find . | sort | while read -r it; do stat -c '%A %u %g %h %n' "$it"; done
-find . -type f | sort | while read -r it; do sha256sum "$it"; stat -c %Y "$it"; done) | sha256sum"""
-
-
-@pytest.fixture(scope="session")
-def home_provisioner(clusters: dict[str, Cluster]) -> None:
-    """Home has local-path-provisioner."""
-    clusters["home"].provision_volumes(Provisioner.LOCAL_PATH, print)
-
-
-@pytest.fixture
-def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
-    """A virtual node; afterwards the test's volumes are deleted."""
-    made = ProvisionedStorage(bridged)
-    yield made
-    made.clear()
-
-
-def _volume(storage: ProvisionedStorage, *args: str, succeeds: bool = True) -> str:
-    """Runs `bridge volume`; returns its standard error and output."""
-    done = bridge_process.run("volume", *args, home=storage.home)
-    output = done.stderr + done.stdout
-    assert (done.returncode == 0) == succeeds, output
-    return output
-
-
-def _home_node(storage: ProvisionedStorage) -> str:
-    (node,) = get(storage.home, "nodes", selector="!cluster-bridge.io/virtual-node")
-    return str(node["metadata"]["name"])
-
-
-def _digest(storage: ProvisionedStorage, claim: str, node: str, script: str = "sleep 3600") -> str:
-    """The digest of the claim's data, by a pod on the node, which ends before."""
-    spec = {
-        "containers": [shell("main", script, volumeMounts=DATA)],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-        **storage.placement(),
-        "nodeSelector": {"kubernetes.io/hostname": node},
-    }
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "reader"}, "spec": spec}
-    storage.bridged.apply(json.dumps(manifest))
-    storage.wait_until_ready("reader")
-    if script != "sleep 3600":
-        wait_for(
-            lambda: (
-                storage.bridged.kubectl("exec", "reader", "--", "ls", "/data").count("\n") > 300
-            ),
-            "the pod has written",
-        )
-    found = storage.bridged.kubectl("exec", "reader", "--", "sh", "-c", DIGEST)
-    storage.bridged.kubectl("delete", "pod", "reader", "--wait=true")
-    return found
 
 
 def test_move_from_home_to_remote_and_back(storage: ProvisionedStorage) -> None:
     """The data, with all its metadata, is on the virtual node, and later at home again; each time
     the old data is in a second claim until that is deleted."""
     bridged = storage.bridged
-    name, home_node = f"{bridged.namespace}/data", _home_node(storage)
+    name, home_node = f"{bridged.namespace}/data", node_of_home(storage)
     options = ("--image", BUSYBOX, "--yes")
     with (
         local_path(storage.home, default=True) as near,
@@ -95,29 +34,29 @@ def test_move_from_home_to_remote_and_back(storage: ProvisionedStorage) -> None:
         storage.home_class("some") as far,
     ):
         bridged.apply(volume_claim("data", near, "64Mi"))
-        before = _digest(storage, "data", home_node, WRITE)
+        before = digest(storage, "data", home_node, WRITE)
         uid = storage.claims()["data"]["metadata"]["uid"]
 
         there = ("--to", bridged.node, "--storage-class", far)
-        planned = _volume(storage, "move", name, *there, "--dry-run")
+        planned = run_volume(storage, "move", name, *there, "--dry-run")
         assert (
             f"swap the volumes of both: {name} has its data on {bridged.node} (dry run)" in planned
         )
         assert storage.claims().keys() == {"data"}
 
-        moved = _volume(storage, "move", name, *there, *options)
+        moved = run_volume(storage, "move", name, *there, *options)
         assert f"{name} has its data on {bridged.node}" in moved
         claims = storage.claims()
         assert claims["data"]["metadata"]["uid"] == uid
         assert storage.phases() == dict.fromkeys(claims, "Bound")
-        assert _digest(storage, "data", bridged.node) == before
+        assert digest(storage, "data", bridged.node) == before
         (old,) = claims.keys() - {"data"}
-        assert _digest(storage, old, home_node) == before
+        assert digest(storage, old, home_node) == before
         bridged.kubectl("delete", "pvc", old, "--wait=true")
 
         back = ("--to", home_node, "--storage-class", near)
-        _volume(storage, "move", name, *back, *options, "--delete-old")
-        assert _digest(storage, "data", home_node) == before
+        run_volume(storage, "move", name, *back, *options, "--delete-old")
+        assert digest(storage, "data", home_node) == before
         wait_for(lambda: not storage.remote_claims(), "the old data is deleted in the remote")
         assert storage.claims().keys() == {"data"}
         assert storage.claims()["data"]["metadata"]["uid"] == uid
@@ -157,31 +96,25 @@ def test_move_between_two_remotes(storage: ProvisionedStorage, second: Bridged) 
         storage.home_class("some") as name,
     ):
         bridged.apply(volume_claim("data", name, "64Mi"))
-        before = _digest(storage, "data", bridged.node, WRITE)
+        before = digest(storage, "data", bridged.node, WRITE)
         moved = ("--to", second.node, "--image", BUSYBOX, "--yes", "--delete-old")
-        _volume(storage, "move", f"{bridged.namespace}/data", *moved)
-        assert _digest(storage, "data", second.node) == before
+        run_volume(storage, "move", f"{bridged.namespace}/data", *moved)
+        assert digest(storage, "data", second.node) == before
         wait_for(lambda: not storage.remote_claims(), "the old data is deleted in the first remote")
         storage.clear()
 
 
 def _killed(storage: ProvisionedStorage, log: Path, until: str, *args: str) -> None:
     """Runs `bridge volume`, and kills it when its output has ``until``."""
-    env = {**os.environ, "KUBECONFIG": str(storage.home.kubeconfig)}
-    with log.open("wb") as output:
-        process = subprocess.Popen([BRIDGE, "volume", *args], env=env, stderr=output, stdout=output)
-    try:
+    with started(storage.home.kubeconfig, log, *args) as process:
         wait_for(lambda: until in log.read_text() or process.poll() is not None, until)
         assert process.poll() is None, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_refusal_interruption_and_cancel(storage: ProvisionedStorage, tmp_path: Path) -> None:
     """A claim in use is refused. A killed command leaves the data, and is run again or undone."""
     bridged = storage.bridged
-    name, home_node = f"{bridged.namespace}/data", _home_node(storage)
+    name, home_node = f"{bridged.namespace}/data", node_of_home(storage)
     with (
         local_path(storage.home, default=True) as near,
         local_path(storage.remote, default=True),
@@ -191,19 +124,19 @@ def test_refusal_interruption_and_cancel(storage: ProvisionedStorage, tmp_path: 
         bridged.apply(volume_claim("data", near, "64Mi"))
         bridged.apply(storage.node_pod("writer", "data", nodeSelector={}, tolerations=[]))
         storage.wait_until_ready("writer")
-        refused = _volume(storage, "move", name, *options, succeeds=False)
+        refused = run_volume(storage, "move", name, *options, succeeds=False)
         assert f"writer uses PersistentVolumeClaim {name}" in refused
         assert storage.claims().keys() == {"data"}
         bridged.kubectl("delete", "pod", "writer", "--wait=true")
-        before = _digest(storage, "data", home_node, WRITE)
+        before = digest(storage, "data", home_node, WRITE)
 
         began = "transfer pods run"
         _killed(storage, tmp_path / "first.log", began, "move", name, *options)
-        _volume(storage, "cancel", name)
+        run_volume(storage, "cancel", name)
         assert storage.claims().keys() == {"data"}
         assert not bridged.home_pods()
 
         _killed(storage, tmp_path / "second.log", began, "move", name, *options)
-        _volume(storage, "move", name, *options, "--delete-old")
-        assert _digest(storage, "data", bridged.node) == before
+        run_volume(storage, "move", name, *options, "--delete-old")
+        assert digest(storage, "data", bridged.node) == before
         assert storage.claims().keys() == {"data"}
