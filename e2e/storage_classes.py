@@ -13,7 +13,8 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from e2e.clusters.cluster import Cluster, Provisioner
+from e2e.clusters.cluster import Cluster, CsiPart, Provisioner
+from e2e.clusters.csi_driver import CSI_DRIVER_NAME
 from e2e.clusters.provisioners import DRIVERS
 from e2e.kubectl import Json
 
@@ -31,7 +32,9 @@ def local_path(
     cluster: Cluster, name: str = LOCAL_PATH, *, default: bool = False, retain: bool = False
 ) -> Iterator[str]:
     """A class of local-path-provisioner, as in its manifest; yields the name."""
-    with _class(cluster, Provisioner.LOCAL_PATH, name, default=default, retain=retain):
+    cluster.provision_volumes(Provisioner.LOCAL_PATH, print)
+    driver = DRIVERS[Provisioner.LOCAL_PATH]
+    with _class(cluster, driver, name, default=default, retain=retain):
         yield name
 
 
@@ -52,15 +55,27 @@ def hostpath(
     and delays of provisioning and expansion, capacity, rounding.
     """
     fields = {"allowVolumeExpansion": expandable, "parameters": dict(parameters or {})}
-    provisioner = Provisioner.HOSTPATH
-    with _class(cluster, provisioner, name, binding, fields, default=default, retain=retain):
+    cluster.provision_volumes(Provisioner.HOSTPATH, print)
+    driver = DRIVERS[Provisioner.HOSTPATH]
+    with _class(cluster, driver, name, binding, fields, default=default, retain=retain):
+        yield name
+
+
+@contextmanager
+def csi(
+    cluster: Cluster, name: str = "csi", *, binding: str = WAIT, default: bool = False
+) -> Iterator[str]:
+    """A class of the tests' CSI driver, whose volumes are attached to nodes; yields the name."""
+    for part in (CsiPart.DRIVER, CsiPart.PROVISIONER, CsiPart.ATTACHER):
+        cluster.run_csi(part, print)
+    with _class(cluster, CSI_DRIVER_NAME, name, binding, default=default, retain=False):
         yield name
 
 
 @contextmanager
 def _class(
     cluster: Cluster,
-    provisioner: Provisioner,
+    driver: str,
     name: str,
     binding: str = WAIT,
     fields: Json | None = None,
@@ -68,12 +83,11 @@ def _class(
     default: bool,
     retain: bool,
 ) -> Iterator[None]:
-    cluster.provision_volumes(provisioner, print)
     manifest = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
         "metadata": {"name": name, "annotations": {DEFAULT_CLASS: json.dumps(default)}},
-        "provisioner": DRIVERS[provisioner],
+        "provisioner": driver,
         "volumeBindingMode": binding,
         "reclaimPolicy": "Retain" if retain else "Delete",
         **(fields or {}),

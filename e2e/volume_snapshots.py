@@ -1,18 +1,18 @@
 """VolumeSnapshots in a cluster: CustomResourceDefinitions, snapshot controller, and objects.
 
 Definitions and controller are those of released modules. At home the controller runs. In the
-remote, the provisioner takes and restores snapshots by itself
-(`clusters/programs/hostpath_provisioner/snapshots.go`): the controller handles CSI volumes only,
-and the provisioner's are directories.
+remote, hostpath-provisioner takes and restores snapshots of its volumes by itself
+(`clusters/programs/hostpath_provisioner/snapshots.go`): the controller handles CSI volumes only.
+For those of the tests' CSI driver, `served_by_driver` runs the controller and csi-snapshotter.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Cluster, Settings
+from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Cluster, CsiPart, Settings
 from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.versions import SNAPSHOT_DEFINITIONS
 from e2e.kubectl import Json, get_one, wait_for
@@ -20,6 +20,7 @@ from translators.storage.identifiers import DRIVER
 
 GROUP = "snapshot.storage.k8s.io"
 _API_VERSION = f"{GROUP}/v1"
+_DEFAULT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
 _MODULE = "github.com/kubernetes-csi/external-snapshotter/client/v8"
 _PLURALS = ("volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses")
 
@@ -33,6 +34,18 @@ def served(home: Cluster, remote: Cluster, settings: Settings) -> Iterator[None]
         # Removed before the definitions, without which it would end by itself.
         stack.callback(home.remove_component, SNAPSHOT_CONTROLLER)
         home.control_snapshots(print)
+        yield
+
+
+@contextmanager
+def served_by_driver(remote: Cluster) -> Iterator[None]:
+    """The remote, which is `served`, has the snapshot controller and the CSI driver's sidecar."""
+    with ExitStack() as stack:
+        remote.run_csi(CsiPart.DRIVER, print)
+        stack.callback(remote.remove_component, CsiPart.SNAPSHOTTER)
+        remote.run_csi(CsiPart.SNAPSHOTTER, print)
+        stack.callback(remote.remove_component, SNAPSHOT_CONTROLLER)
+        remote.control_snapshots(print)
         yield
 
 
@@ -51,20 +64,29 @@ def _defined(cluster: Cluster, settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def snapshot_class(home: Cluster, name: str, policy: str = "Delete") -> Iterator[str]:
-    """A VolumeSnapshotClass of the bridge at home."""
+def snapshot_class(
+    cluster: Cluster,
+    name: str,
+    policy: str = "Delete",
+    *,
+    driver: str = DRIVER,
+    default: bool = False,
+    parameters: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """A VolumeSnapshotClass, by default one of the bridge at home."""
     made = {
         "apiVersion": _API_VERSION,
         "kind": "VolumeSnapshotClass",
-        "metadata": {"name": name},
-        "driver": DRIVER,
+        "metadata": {"name": name, "annotations": {_DEFAULT_CLASS: json.dumps(default)}},
+        "driver": driver,
         "deletionPolicy": policy,
+        "parameters": dict(parameters or {}),
     }
-    home.kubectl("create", "-f", "-", input=json.dumps(made))
+    cluster.kubectl("create", "-f", "-", input=json.dumps(made))
     try:
         yield name
     finally:
-        home.kubectl("delete", "volumesnapshotclass", name)
+        cluster.kubectl("delete", "volumesnapshotclass", name)
 
 
 def restored_from(name: str) -> Json:

@@ -48,6 +48,16 @@ class Provisioner(StrEnum):
     HOSTPATH = "hostpath-provisioner"
 
 
+class CsiPart(StrEnum):
+    """A component of the tests' own CSI driver, in the order of their start; see
+    `e2e.clusters.csi_driver`. All but the first are Kubernetes' sidecars."""
+
+    DRIVER = "csi-driver"
+    PROVISIONER = "csi-provisioner"
+    ATTACHER = "csi-attacher"
+    SNAPSHOTTER = "csi-snapshotter"
+
+
 API_SERVER = "kube-apiserver"
 #: Seconds until an API server that was started again is ready; 3 to 10 on an idle machine.
 API_SERVER_SECONDS = 120.0
@@ -62,6 +72,9 @@ _API_CLIENTS = (
     "kwok",
     *Provisioner,
     SNAPSHOT_CONTROLLER,
+    CsiPart.PROVISIONER,
+    CsiPart.ATTACHER,
+    CsiPart.SNAPSHOTTER,
 )
 
 #: A node can use 254 of its cluster's addresses for pods (`e2e.clusters.addresses`).
@@ -232,6 +245,9 @@ class Control(Protocol):
     def control_snapshots(self, say: Progress) -> None:
         """Runs a snapshot controller; builds it if the cache has none."""
 
+    def run_csi(self, part: CsiPart, say: Progress) -> None:
+        """Runs a part of the tests' CSI driver; builds it if the cache has none."""
+
     def remove(self, component: str) -> None:
         """Stops a component that was added to the cluster, and forgets it."""
 
@@ -400,6 +416,14 @@ class Cluster:
         """Runs the snapshot controller, the component `SNAPSHOT_CONTROLLER`, in a cluster that
         serves VolumeSnapshots."""
         self.control.control_snapshots(say)
+
+    def run_csi(self, part: CsiPart, say: Progress) -> None:
+        """Runs a part of the tests' CSI driver as a component, until the cluster or the component
+        is removed. `CsiPart.SNAPSHOTTER` needs a cluster that serves VolumeSnapshots.
+
+        :raises StartFailed: the cluster did not accept the CSIDriver.
+        """
+        self.control.run_csi(part, say)
 
     def remove_component(self, name: str) -> None:
         """Stops a component that was added to the cluster, such as `SNAPSHOT_CONTROLLER`, and

@@ -13,9 +13,12 @@ from pathlib import Path
 
 from e2e.clusters.versions import (
     COREDNS,
+    CSI_ATTACHER,
+    CSI_PROVISIONER,
     ETCD,
     HELM,
     KIND,
+    KUBELET_PLUGINS,
     KUEUE,
     KWOK,
     LOCAL_PATH_PROVISIONER,
@@ -56,7 +59,9 @@ KUBEADM_COREDNS_PLUGINS = (
     "reload",
 )
 
-HOSTPATH_PROVISIONER_SOURCES = Path(__file__).parent / "programs" / "hostpath_provisioner"
+_PROGRAMS = Path(__file__).parent / "programs"
+HOSTPATH_PROVISIONER_SOURCES = _PROGRAMS / "hostpath_provisioner"
+CSI_DRIVER_SOURCES = _PROGRAMS / "csi_driver"
 
 KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUEUE_PROGRAM = "kueue"
@@ -72,7 +77,7 @@ class Recipe:
     `tests` are packages whose tests are compiled into a program of the given name. `documents` are
     YAML files of the module's source that the programs need at run time: they are joined into one
     file of the given name beside the programs. `sources` are names and contents of the Go files of
-    the package "." among the programs.
+    the package "." among the programs. `requirements` are further modules and their versions.
     """
 
     name: str
@@ -84,6 +89,7 @@ class Recipe:
     tests: tuple[tuple[str, str], ...] = ()
     documents: tuple[str, tuple[str, ...]] | None = None
     sources: tuple[tuple[str, str], ...] = ()
+    requirements: tuple[tuple[str, str], ...] = ()
 
     @property
     def folder(self) -> str:
@@ -221,9 +227,7 @@ def local_path_provisioner() -> Recipe:
 
 def hostpath_provisioner() -> Recipe:
     """The tests' own provisioner of directories of a node; the name contains its sources' hash."""
-    files = sorted(HOSTPATH_PROVISIONER_SOURCES.glob("*.go"))
-    sources = tuple((file.name, file.read_text()) for file in files)
-    digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:8]
+    sources, digest = _own_sources(HOSTPATH_PROVISIONER_SOURCES)
     return Recipe(
         name=f"hostpath-provisioner-{digest}",
         module="sigs.k8s.io/sig-storage-lib-external-provisioner/v11",
@@ -233,11 +237,45 @@ def hostpath_provisioner() -> Recipe:
     )
 
 
+def _own_sources(folder: Path) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The sources of an own program, and a digest of them."""
+    sources = tuple((file.name, file.read_text()) for file in sorted(folder.glob("*.go")))
+    return sources, hashlib.sha256(repr(sources).encode()).hexdigest()[:8]
+
+
+_SNAPSHOTTER = "github.com/kubernetes-csi/external-snapshotter/v8"
+
+
 def snapshot_controller() -> Recipe:
     """The controller that creates a VolumeSnapshotContent for each VolumeSnapshot."""
-    module = "github.com/kubernetes-csi/external-snapshotter/v8"
-    programs = (("snapshot-controller", f"{module}/cmd/snapshot-controller"),)
-    return Recipe("snapshot-controller", module, SNAPSHOT_CONTROLLER, programs)
+    programs = (("snapshot-controller", f"{_SNAPSHOTTER}/cmd/snapshot-controller"),)
+    return Recipe("snapshot-controller", _SNAPSHOTTER, SNAPSHOT_CONTROLLER, programs)
+
+
+def csi_driver() -> Recipe:
+    """The tests' own CSI driver, and two sidecars of Kubernetes for it, which share packages; the
+    name contains the hash of the driver's sources."""
+    module = "github.com/kubernetes-csi/external-provisioner/v5"
+    sources, digest = _own_sources(CSI_DRIVER_SOURCES)
+    return Recipe(
+        name=f"csi-driver-{digest}",
+        module=module,
+        version=CSI_PROVISIONER,
+        programs=(
+            ("csi-driver", "."),
+            ("csi-provisioner", f"{module}/cmd/csi-provisioner"),
+            ("csi-snapshotter", f"{_SNAPSHOTTER}/cmd/csi-snapshotter"),
+        ),
+        sources=sources,
+        requirements=((_SNAPSHOTTER, SNAPSHOT_CONTROLLER), ("k8s.io/kubelet", KUBELET_PLUGINS)),
+    )
+
+
+def csi_attacher() -> Recipe:
+    """The sidecar that attaches volumes of a CSI driver, by VolumeAttachments."""
+    module = "github.com/kubernetes-csi/external-attacher/v4"
+    programs = (("csi-attacher", f"{module}/cmd/csi-attacher"),)
+    return Recipe("csi-attacher", module, CSI_ATTACHER, programs)
 
 
 def kueue() -> Recipe:
@@ -272,6 +310,7 @@ def go_mod(recipe: Recipe, upstream: str) -> str:
         *_GODEBUG.findall(upstream),
         "",
         f"require {recipe.module} {recipe.version}",
+        *(f"require {module} {version}" for module, version in recipe.requirements),
         "",
     ]
     if recipe.staging:

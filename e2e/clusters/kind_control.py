@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.clusters import (
+    csi_driver,
     docker_engine,
     go_build,
     go_recipes,
@@ -24,7 +25,7 @@ from e2e.clusters import (
     provisioners,
     snapshot_controller,
 )
-from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Progress, Provisioner
+from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, CsiPart, Progress, Provisioner
 from e2e.clusters.docker_engine import Engine
 from e2e.clusters.errors import StartFailed
 from e2e.clusters.native_control_plane import METRICS
@@ -53,6 +54,8 @@ _CUTS = (
 _METRICS_API = "/apis/metrics.k8s.io/v1beta1/nodes"
 _ADMIN = "/etc/kubernetes/admin.conf"
 _VOLUMES = "/var/lib/cluster-bridge-volumes"
+_CSI = Path("/var/lib/cluster-bridge-csi")
+_PLUGINS = Path("/var/lib/kubelet/plugins_registry")
 
 
 def worker_name(cluster: str, number: int) -> str:
@@ -229,6 +232,16 @@ class KindControl:
             self._create_service(SNAPSHOT_CONTROLLER, snapshot_controller.command(program, _ADMIN))
         self.start(SNAPSHOT_CONTROLLER)
 
+    def run_csi(self, part: CsiPart, say: Progress) -> None:
+        if not self._has_service(part):
+            folder = go_build.programs(csi_driver.recipe(part), self.cache, say)
+            program = self._install(folder / part)
+            place = csi_driver.Place(Path(_ADMIN), _CSI, _PLUGINS, self.node)
+            self._create_service(part, csi_driver.command(part, program, place))
+            if part is CsiPart.DRIVER:
+                self._create([csi_driver.csi_driver_object()])
+        self.start(part)
+
     def remove(self, component: str) -> None:
         if self._has_service(component):
             self.stop(component, grace=10)
@@ -273,7 +286,7 @@ class KindControl:
     def _services(self) -> tuple[str, ...]:
         return (
             *_SERVICES,
-            *filter(self._has_service, (METRICS, *Provisioner, SNAPSHOT_CONTROLLER)),
+            *filter(self._has_service, (METRICS, *Provisioner, SNAPSHOT_CONTROLLER, *CsiPart)),
         )
 
     def _active(self, service: str) -> bool:

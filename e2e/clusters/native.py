@@ -16,6 +16,7 @@ from pathlib import Path
 
 from e2e.clusters import (
     coredns,
+    csi_driver,
     go_build,
     go_recipes,
     image_archives,
@@ -34,6 +35,7 @@ from e2e.clusters.cluster import (
     Backend,
     Cluster,
     ClusterSpec,
+    CsiPart,
     Nodes,
     Progress,
     Provisioner,
@@ -119,6 +121,10 @@ class NativeControl:
     def control_snapshots(self, say: Progress) -> None:
         folder = go_build.programs(go_recipes.snapshot_controller(), self.site.settings.cache, say)
         snapshot_controller.start(self.site, folder)
+
+    def run_csi(self, part: CsiPart, say: Progress) -> None:
+        folder = go_build.programs(csi_driver.recipe(part), self.site.settings.cache, say)
+        csi_driver.start(self.site, part, folder)
 
     def remove(self, component: str) -> None:
         self.site.supervisor.remove(component)
@@ -303,7 +309,7 @@ def _restart_ended_components(site: Site, say: Progress) -> None:
     :raises StartFailed: a component does not start again.
     """
     site.network.connect(connected=True)
-    added = (metrics_server, provisioners, snapshot_controller)
+    added = (metrics_server, provisioners, snapshot_controller, csi_driver)
     parts = (native_control_plane, native_node, coredns, kwok, *added)
     order = [component for part in parts for component in part.COMPONENTS]
     known = site.supervisor.names()

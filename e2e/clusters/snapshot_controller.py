@@ -26,5 +26,7 @@ def start(site: Site, folder: Path) -> None:
 
 
 def command(program: str | Path, kubeconfig: str | Path) -> list[str | Path]:
-    """Its command line; the default rate, 5 requests per second, would delay tests."""
-    return [program, f"--kubeconfig={kubeconfig}", "--kube-api-qps=50", "--kube-api-burst=100"]
+    """Its command line; the default rate, 5 requests per second, and waits of minutes between two
+    attempts would delay tests."""
+    rate = ("--kube-api-qps=50", "--kube-api-burst=100", "--retry-interval-max=5s")
+    return [program, f"--kubeconfig={kubeconfig}", *rate]

@@ -34,6 +34,10 @@ LOCAL_PATH_PROVISIONER = "v0.0.30"
 PROVISIONER_LIBRARY = "v11.0.1"
 SNAPSHOT_CONTROLLER = "v8.3.0"
 SNAPSHOT_DEFINITIONS = "v8.6.0"
+CSI_PROVISIONER = "v5.3.0"
+CSI_ATTACHER = "v4.13.0"
+# Of the Kubernetes release that the sidecars are built with.
+KUBELET_PLUGINS = "v0.33.1"
 KUEUE = "v0.19.2"
 
 # Node images are published for some patch releases only, with a release of kind. From 1.33 on

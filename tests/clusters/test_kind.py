@@ -25,7 +25,7 @@ from e2e.clusters import (
 )
 from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
-from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Progress, Provisioner, silent
+from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, CsiPart, Progress, Provisioner, silent
 from e2e.clusters.cluster_record import slots, write_slot
 from e2e.clusters.docker_engine import Engine, Hop
 from e2e.clusters.errors import CommandFailed, InvalidRequest
@@ -567,6 +567,27 @@ def test_snapshot_controller_is_a_service_of_the_node_until_it_is_removed(
     control.remove(SNAPSHOT_CONTROLLER)
     assert unit not in engine.files
     control.remove(SNAPSHOT_CONTROLLER)
+
+
+def test_csi_driver_and_its_sidecars_are_services_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("e2e.clusters.go_build.programs", lambda *_: tmp_path / "built")
+    kubectl, log = tmp_path / "kubectl", tmp_path / "created"
+    kubectl.write_text(f'#!/bin/sh\necho "$@" >>{log}\n')
+    kubectl.chmod(0o755)
+    engine = Systemd("")
+    control = KindControl(Path("kind"), engine, "c", tmp_path, (kubectl,))
+    for part in (*CsiPart, CsiPart.DRIVER):
+        control.run_csi(part, silent)
+    assert engine.started == [*CsiPart, CsiPart.DRIVER]
+    driver = engine.files["/etc/systemd/system/csi-driver.service"]
+    assert "--registry=/var/lib/kubelet/plugins_registry" in driver
+    socket = "/var/lib/cluster-bridge-csi/csi.sock"
+    assert f"--socket={socket}" in driver
+    for part in (CsiPart.PROVISIONER, CsiPart.ATTACHER, CsiPart.SNAPSHOTTER):
+        assert f"--csi-address={socket}" in engine.files[f"/etc/systemd/system/{part}.service"]
+    assert log.read_text().count("csidrivers") == 1
 
 
 # -- removal -----------------------------------------------------------------------------

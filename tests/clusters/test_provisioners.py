@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from e2e import storage_classes
-from e2e.clusters import Settings, go_recipes, provisioners, specs
+from e2e.clusters import Settings, csi_driver, go_recipes, provisioners, specs
 from e2e.clusters.addresses import Plan
-from e2e.clusters.cluster import Cluster, Progress, Provisioner
+from e2e.clusters.cluster import Cluster, CsiPart, Progress, Provisioner
 from e2e.clusters.native_site import Site
 from e2e.clusters.processes import Supervisor
 from e2e.clusters.startup_client import StartupClient
@@ -55,6 +55,24 @@ def test_provisioner_is_started_once_and_again_after_it_ended(
     # Below the cluster's folder, which is removed with it.
     assert str(site.folder / "volumes") in command
     assert provisioners.DRIVERS[provisioner] in command
+
+
+def test_parts_of_the_csi_driver_are_built_and_run_by_their_names(
+    site: Site, tmp_path: Path
+) -> None:
+    for part in CsiPart:
+        assert part in dict(csi_driver.recipe(part).programs)
+        program = tmp_path / part
+        program.write_text("#!/bin/sh\nexec sleep 60\n")
+        program.chmod(0o755)
+        try:
+            for _ in range(2):
+                csi_driver.start(site, part, tmp_path)
+            assert site.supervisor.running(part)
+        finally:
+            site.supervisor.stop(part, grace=0)
+        # Below the cluster's folder, which is removed with it.
+        assert str(site.folder / "csi" / "csi.sock") in " ".join(site.supervisor.command(part))
 
 
 def test_configuration_of_local_path_is_no_file_name_and_its_helper_pod_is_complete() -> None:

@@ -94,6 +94,15 @@ def test_a_module_that_stands_alone_gets_no_replacements() -> None:
     assert "replace" not in go_recipes.go_mod(go_recipes.etcd(), UPSTREAM)
 
 
+def test_programs_of_several_modules_share_one_build() -> None:
+    recipe = go_recipes.csi_driver()
+    assert {"csi-driver", "csi-provisioner", "csi-snapshotter"} == dict(recipe.programs).keys()
+    made = go_recipes.go_mod(recipe, UPSTREAM)
+    assert f"require {recipe.module} {recipe.version}\n" in made
+    for module, version in recipe.requirements:
+        assert f"require {module} {version}\n" in made
+
+
 def test_the_go_release_is_read_from_the_module() -> None:
     assert go_recipes.go_needed(UPSTREAM) == (1, 24)
     assert go_recipes.go_needed("module x\n") == (1, 21)

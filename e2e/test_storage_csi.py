@@ -1,0 +1,220 @@
+"""Volumes of a CSI driver that are attached to nodes, with Kubernetes' own sidecars: in the remote
+with VolumeSnapshots of the real snapshot controller, and at home beside the virtual node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.clusters.cluster import Cluster
+from e2e.clusters.csi_driver import CSI_DRIVER_NAME
+from e2e.clusters.pytest_fixture import settings_from_environment
+from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.provisioned_storage import ProvisionedStorage
+from e2e.storage_classes import csi
+from e2e.volume_snapshots import (
+    Snapshots,
+    restored_from,
+    served,
+    served_by_driver,
+    snapshot_class,
+)
+from e2e.volume_transfers import WRITE, digest, node_of_home, run_volume
+from e2e.workload_manifests import BUSYBOX, volume_claim
+
+
+@pytest.fixture(scope="module")
+def _drivers(clusters: dict[str, Cluster]) -> Iterator[None]:
+    """Both clusters have the CSI driver, and serve VolumeSnapshots before the bridge joins. The
+    first build takes minutes, which count for no test."""
+    home, remote = clusters["home"], clusters["remote"]
+    with (
+        served(home, remote, settings_from_environment()),
+        served_by_driver(remote),
+        csi(home),
+        csi(remote, default=True),
+    ):
+        yield
+
+
+pytestmark = [pytest.mark.usefixtures("_drivers"), pytest.mark.long]
+
+
+@pytest.fixture
+def snapshots(storage: ProvisionedStorage) -> Iterator[Snapshots]:
+    """The snapshots of the test's namespace, which are deleted afterwards."""
+    made = Snapshots(storage.home, storage.bridged.namespace)
+    yield made
+    made.delete()
+
+
+def _write(storage: ProvisionedStorage, of_class: str) -> None:
+    """The pod `writes` on the virtual node writes to the PVC `data`."""
+    storage.bridged.apply(volume_claim("data", of_class, "8Mi"))
+    script = "echo before > /data/file; sleep 3600"
+    storage.bridged.apply(storage.node_pod("writes", "data", script))
+    storage.wait_until_ready("writes")
+    wait_for(lambda: storage.read("writes") == "before\n", "the pod has written")
+
+
+def _remote_contents(storage: ProvisionedStorage) -> list[Json]:
+    """The remote's VolumeSnapshotContents of the test."""
+    return [
+        it
+        for it in get(storage.remote, "volumesnapshotcontents")
+        if it["spec"]["volumeSnapshotRef"]["namespace"] == storage.bridged.remote_namespace
+    ]
+
+
+def _attachments(cluster: Cluster) -> set[str]:
+    """The PersistentVolumes that are attached to a node."""
+    return {
+        it["spec"]["source"]["persistentVolumeName"] for it in get(cluster, "volumeattachments")
+    }
+
+
+def test_snapshot_controller_of_the_remote_takes_restores_and_deletes(
+    storage: ProvisionedStorage, snapshots: Snapshots
+) -> None:
+    bridged, remote = storage.bridged, storage.remote
+    with (
+        storage.home_class("burst") as name,
+        snapshot_class(remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
+        snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
+    ):
+        _write(storage, name)
+        (volume,) = storage.remote_volumes()
+        assert volume["spec"]["csi"]["driver"] == CSI_DRIVER_NAME
+        assert _attachments(remote) == {volume["metadata"]["name"]}
+        snapshots.take("friday", "data", of_class)
+        content = snapshots.wait_until_ready("friday")
+        assert snapshots.status("friday")["restoreSize"] == "8Mi"
+        (theirs,) = _remote_contents(storage)
+        assert theirs["spec"]["driver"] == CSI_DRIVER_NAME
+        assert theirs["spec"]["source"]["volumeHandle"] == volume["spec"]["csi"]["volumeHandle"]
+        taken = theirs["status"]["creationTime"] // 10**9
+        assert content["status"]["creationTime"] // 10**9 == taken
+        bridged.kubectl("exec", "writes", "--", "sh", "-c", "echo after > /data/file")
+
+        claim = volume_claim("restored", name, "8Mi", dataSource=restored_from("friday"))
+        bridged.apply(claim)
+        bridged.apply(storage.node_pod("reads", "restored"))
+        storage.wait_until_ready("reads")
+        assert storage.read("reads") == "before\n"
+        assert storage.read("writes") == "after\n"
+
+        snapshots.delete("friday")
+        wait_for(lambda: not _remote_contents(storage), "the remote's content is deleted")
+        storage.clear()
+        wait_for(lambda: not _attachments(remote), "the volumes are detached")
+
+
+def test_error_of_the_remotes_snapshot_controller_is_shown_until_it_is_remedied(
+    storage: ProvisionedStorage, snapshots: Snapshots
+) -> None:
+    """The remote has no default class; its administrator creates one, or home's class names one."""
+    bridged, remote = storage.bridged, storage.remote
+    names = {"remoteVolumeSnapshotClass": "named"}
+    with (
+        storage.home_class("burst") as name,
+        snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
+        snapshot_class(storage.home, f"named-{bridged.node}", parameters=names) as named,
+    ):
+        _write(storage, name)
+        snapshots.take("early", "data", of_class)
+        assert "default snapshot class" in snapshots.wait_for_error("early")
+        with snapshot_class(remote, "named", driver=CSI_DRIVER_NAME):
+            snapshots.take("other", "data", named)
+            snapshots.wait_until_ready("other")
+            assert not snapshots.status("early")["readyToUse"]
+            snapshots.delete("other")
+        with snapshot_class(remote, "theirs", driver=CSI_DRIVER_NAME, default=True):
+            snapshots.wait_until_ready("early")
+            assert not snapshots.status("early").get("error")
+            snapshots.delete("early")
+        assert not _remote_contents(storage)
+
+
+def test_snapshot_outlives_the_volume_of_a_driver(
+    storage: ProvisionedStorage, snapshots: Snapshots
+) -> None:
+    """PVC and pod are deleted at home while the remote's controller protects the source."""
+    bridged = storage.bridged
+    with (
+        storage.home_class("burst") as name,
+        snapshot_class(storage.remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
+        snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
+    ):
+        _write(storage, name)
+        snapshots.take("friday", "data", of_class)
+        snapshots.wait_until_ready("friday")
+        bridged.kubectl("delete", "pod/writes", "pvc/data")
+        wait_for(lambda: not storage.volumes(), "the volume is deleted")
+        assert not storage.remote_claims()
+        claim = volume_claim("restored", name, "8Mi", dataSource=restored_from("friday"))
+        bridged.apply(claim)
+        bridged.apply(storage.node_pod("reads", "restored"))
+        storage.wait_until_ready("reads")
+        assert storage.read("reads") == "before\n"
+        snapshots.delete("friday")
+        assert not _remote_contents(storage)
+
+
+def test_attached_volume_of_home_is_not_attached_to_the_virtual_node(
+    storage: ProvisionedStorage,
+) -> None:
+    """A pod there waits with a reason, and home's node keeps the volume, or takes it back."""
+    bridged, node = storage.bridged, node_of_home(storage)
+    bridged.apply(volume_claim("data", "csi", "8Mi"))
+    here: Json = {"nodeSelector": {"kubernetes.io/hostname": node}, "tolerations": []}
+    bridged.apply(storage.node_pod("near", "data", "echo near > /data/file; sleep 3600", **here))
+    storage.wait_until_ready("near")
+    (volume,) = storage.volumes()
+    assert _attachments(storage.home) == {volume["metadata"]["name"]}
+
+    bridged.apply(storage.node_pod("far", "data", nodeName=bridged.node))
+    wait_for(lambda: _reason(storage, "far") == "VolumeNotInRemote", "the pod waits with a reason")
+    nodes = {it["spec"]["nodeName"] for it in get(storage.home, "volumeattachments")}
+    assert nodes == {node}
+    assert storage.read("near") == "near\n"
+
+    bridged.kubectl("delete", "pod", "near")
+    wait_for(lambda: not _attachments(storage.home), "the volume is detached")
+    assert _reason(storage, "far") == "VolumeNotInRemote"
+    bridged.apply(storage.node_pod("again", "data", **here))
+    storage.wait_until_ready("again")
+    assert storage.read("again") == "near\n"
+
+
+def _reason(storage: ProvisionedStorage, pod: str) -> str:
+    found = get_one(storage.home, "pod", pod, namespace=storage.bridged.namespace)
+    return str(found["status"].get("reason") or "")
+
+
+def test_attached_volume_moves_to_the_remote_and_back(storage: ProvisionedStorage) -> None:
+    """The move begins while the volume is still attached for the pod that wrote, and swaps after
+    both volumes are detached."""
+    bridged, node = storage.bridged, node_of_home(storage)
+    name, options = f"{bridged.namespace}/data", ("--image", BUSYBOX, "--yes")
+    with storage.home_class("burst") as far:
+        bridged.apply(volume_claim("data", "csi", "64Mi"))
+        before = digest(storage, "data", node, WRITE)
+        assert _attachments(storage.home)
+        uid = storage.claims()["data"]["metadata"]["uid"]
+
+        run_volume(storage, "move", name, "--to", bridged.node, "--storage-class", far, *options)
+        assert not _attachments(storage.home)
+        assert digest(storage, "data", bridged.node) == before
+        (old,) = storage.claims().keys() - {"data"}
+        assert digest(storage, old, node) == before
+        bridged.kubectl("delete", "pvc", old)
+        wait_for(lambda: len(storage.volumes()) == 1, "home's driver deletes the old volume")
+
+        back = ("--to", node, "--storage-class", "csi", "--delete-old")
+        run_volume(storage, "move", name, *back, *options)
+        assert digest(storage, "data", node) == before
+        assert storage.claims()["data"]["metadata"]["uid"] == uid
+        wait_for(lambda: not storage.remote_claims(), "the remote's volume is deleted")
+        bridged.kubectl("delete", "pvc", "data")
+        wait_for(lambda: not storage.volumes(), "home's driver deletes the volume")
