@@ -29,7 +29,7 @@ from translators.object_accessors import (
 
 #: Seconds for the deletion of pods when a command is interrupted.
 CLEANUP_SECONDS = 5.0
-#: Seconds for the answer to a command by which a pod is found to run before its status says so.
+#: Seconds for the answer to a command by which a pod is found to run before its status reports it.
 PROBE_SECONDS = 5.0
 #: Between two such commands, as a part of the time since the first: a long start costs few.
 _PROBE_PART = 0.1

@@ -90,7 +90,7 @@ async def test_copy_creates_a_claim(world: VolumeWorld) -> None:
 
 
 async def test_copy_begins_when_pods_run_commands(world: VolumeWorld) -> None:
-    """Before their status says that they run, which kubelets write up to a second later."""
+    """Before their status reports that they run, which kubelets write up to a second later."""
     world.reports_start, world.refused_commands = False, 3
     original = world.data()
     await world.transfer(new_name="other")
