@@ -25,22 +25,23 @@ from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
-pytestmark = [pytest.mark.usefixtures("soon"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("soon"), pytest.mark.timeout(300)]
 
-#: Seconds for twenty joins, twice.
-LONG = 60.0
+#: Seconds for twenty joins, twice, on a machine that runs other tests.
+LONG = 120.0
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the durations of all Leases, at their proportions."""
+    """Shortens the durations of all Leases, at their proportions. All API servers and replicas
+    share this process, which other tests delay for a second."""
     for module in (election_lease, membership_record):
-        monkeypatch.setattr(module, "LEASE_SECONDS", 2.0)
-        monkeypatch.setattr(module, "RENEW_DEADLINE", 1.5)
-        monkeypatch.setattr(module, "RENEW_SECONDS", 0.5)
+        monkeypatch.setattr(module, "LEASE_SECONDS", 5.0)
+        monkeypatch.setattr(module, "RENEW_DEADLINE", 4.0)
+        monkeypatch.setattr(module, "RENEW_SECONDS", 1.0)
     monkeypatch.setattr(membership, "TICK_SECONDS", 0.1)
-    monkeypatch.setattr(membership, "REQUEST_SECONDS", 0.5)
-    monkeypatch.setattr(membership, "SETTLE_SECONDS", 0.8)
+    monkeypatch.setattr(membership, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(membership, "SETTLE_SECONDS", 1.6)
     monkeypatch.setattr(supervisor, "RETRY_FIRST", 0.5)
     monkeypatch.setattr(supervisor, "RETRY_CAP", 2.0)
 
@@ -204,13 +205,8 @@ async def test_remote_that_one_replica_does_not_reach_is_served_by_the_other(
 
 
 async def test_twenty_remotes_keep_their_nodes_when_a_replica_comes_and_one_is_lost(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet,
 ) -> None:
-    # The usual durations: all API servers and replicas share this process.
-    for module in (election_lease, membership_record):
-        monkeypatch.setattr(module, "LEASE_SECONDS", 4.0)
-        monkeypatch.setattr(module, "RENEW_DEADLINE", 3.0)
-        monkeypatch.setattr(module, "RENEW_SECONDS", 1.3)
     fleet.names[:] = [f"n-{number}" for number in range(20)]
     first, second = await asyncio.gather(fleet.start("a"), fleet.start("b"))
     await fleet.until_divided(first, second)
