@@ -48,6 +48,16 @@ def _integer(text: str, minimum: int | None, maximum: int, **more: Any) -> Objec
     return {"type": "integer", "description": text, **least, "maximum": maximum, **more}
 
 
+def _duration(text: str) -> Object:
+    return {
+        "type": "string",
+        "description": text,
+        "pattern": "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$",
+        "minLength": 2,
+        "maxLength": 20,
+    }
+
+
 def _boolean(text: str, **more: Any) -> Object:
     return {"type": "boolean", "description": text, **more}
 
@@ -120,20 +130,20 @@ _SPEC: Object = {
             "Bind a pod to a virtual node only if one real node of the remote can take it: the "
             "default.",
         ),
-        "maxWait": {
-            "type": "string",
-            "description": "Time such as 5m after which home's scheduler decides among all tiers. "
-            "Default: the pod waits for room.",
-            "pattern": "^([0-9]+h)?([0-9]+m)?([0-9]+s)?$",
-            "minLength": 2,
-            "maxLength": 20,
-        },
+        "maxWait": _duration(
+            "Time such as 5m after which home's scheduler decides among all tiers. Default: the "
+            "pod waits for room.",
+        ),
         "failback": {
             "type": "object",
             "description": "Return pods of later tiers once an earlier tier has room, by evictions "
             "that respect PodDisruptionBudgets. Absent: pods stay where they are.",
             "properties": {
                 "podsPerMinute": _integer("The most evictions in a minute. Default: 6.", 1, 1000),
+                "readyFor": _duration(
+                    "Time such as 5m for which a pod, and the virtual node to which it returns, "
+                    "must have been ready. Default: 5m.",
+                ),
             },
         },
     },

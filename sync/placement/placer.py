@@ -76,7 +76,12 @@ class Placer:
         self.events = EventRecorder(home, node=identity, now=now)
         self.pods = Informer(home, PODS, slim=slim_pod)
         self.failback = Failback(
-            home, self.state, pods=lambda: self.pods.store, events=self.events, now=now
+            home,
+            self.state,
+            pods=lambda: self.pods.store,
+            refused=self._refused_returns,
+            events=self.events,
+            now=now,
         )
         self.nodes = Informer(home, NODES)
         self.policies = Informer(home, PLACEMENT_POLICIES)
@@ -181,8 +186,7 @@ class Placer:
             self.events.warn(pod, RELEASED, f"{message}; the scheduler decides among all tiers")
             await self._write(pod, placed_pod.released(pod, policy, message))
             return
-        virtual = [name_of(it) for it in self.state.virtual_nodes()]
-        refused, forgotten = self._refusals.for_pod(pod, virtual)
+        refused, forgotten = self._refusals.for_pod(pod, self._virtual_nodes())
         decision = self._decide(pod, policy, refused)
         if decision.choice is not None and (by_volumes := await self._blocked_by_volumes(pod)):
             if self.pods.store.get(key) is not pod:
@@ -221,6 +225,12 @@ class Placer:
         if found.choice is None and len(self._without_place) < _MAX_DECISIONS:
             self._without_place[key] = found
         return found
+
+    def _refused_returns(self, pod: Object) -> dict[str, str]:
+        return self._refusals.for_return(pod, self._virtual_nodes())
+
+    def _virtual_nodes(self) -> list[str]:
+        return [name_of(it) for it in self.state.virtual_nodes()]
 
     def _seconds_to_wait(self, pod: Object, policy: PlacementPolicy) -> float | None:
         created = metadata(pod).get("creationTimestamp")

@@ -3,11 +3,13 @@
 A remote refuses a pod if its scheduler finds no node (the condition ``RemoteScheduled``), or if its
 bridge fails the pod before any of its containers started. The memory is by the pod's controller
 (else the pod itself), lasts for `SECONDS`, and survives a restart of the placer as long as the
-refused pods exist.
+refused pods exist. Pods that run elsewhere return to such a remote later, and later after each
+further refusal (`failback`), because every attempt costs the workload a running pod.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import monotonic
 
 from translators.object_accessors import (
@@ -23,6 +25,9 @@ from translators.pods.pod_status import CONDITION_REMOTE_SCHEDULED
 
 #: Seconds for which a refusal is remembered.
 SECONDS = 600.0
+#: The most seconds after a refusal for which no pod of the workload returns to the remote: at first
+#: it is `SECONDS`, and it doubles with each refusal after the memory of the last one.
+RETURN_SECONDS = 6 * 3600.0
 #: Refusals that are remembered; the oldest is forgotten first.
 _MAX = 10_000
 
@@ -47,12 +52,30 @@ def refusal_of(pod: Object) -> tuple[str, str] | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The last refusal of a workload by a node, at a time of `monotonic`."""
+
+    at: float
+    reason: str
+    attempts: int
+    """Refusals, without those that the memory of an earlier one could have prevented."""
+
+    @property
+    def until(self) -> float:
+        return self.at + SECONDS
+
+    @property
+    def no_return_until(self) -> float:
+        return self.at + min(SECONDS * 2.0 ** min(self.attempts - 1, 30), RETURN_SECONDS)
+
+
 class Refusals:
     """The memory."""
 
     def __init__(self) -> None:
-        # By workload and node: when it is forgotten (the loop's time), and the reason.
-        self._found: dict[tuple[str, str], tuple[float, str]] = {}
+        # By workload and node.
+        self._found: dict[tuple[str, str], _Refusal] = {}
         self._seen: dict[tuple[str, str], None] = {}
 
     def pod_changed(self, _: Object | None, new: Object | None) -> bool:
@@ -65,8 +88,11 @@ class Refusals:
         if (uid_of(new), node) in self._seen:
             return False
         self._seen[uid_of(new), node] = None
-        until = monotonic() + SECONDS
-        self._found[_workload(new), node] = (until, reason)
+        now, key = monotonic(), (_workload(new), node)
+        last, attempts = self._found.pop(key, None), 1
+        if last is not None and now < last.at + 2 * RETURN_SECONDS:
+            attempts = last.attempts + (now >= last.until)
+        self._found[key] = _Refusal(now, reason, attempts)
         while len(self._found) > _MAX:
             del self._found[next(iter(self._found))]
         while len(self._seen) > _MAX:
@@ -77,14 +103,22 @@ class Refusals:
         """The nodes that refused the pod's workload with the reason, and the seconds until the
         first of them is forgotten; None without one."""
         now, workload = monotonic(), _workload(pod)
-        found: dict[str, str] = {}
-        seconds: list[float] = []
-        for node in nodes:
-            until, reason = self._found.get((workload, node), (0.0, ""))
-            if until > now:
-                found[node] = f"refused a pod of the same workload: {reason}"
-                seconds.append(until - now)
-        return found, min(seconds, default=None)
+        known = {it: self._found.get((workload, it)) for it in nodes}
+        found = {it: refusal for it, refusal in known.items() if refusal and refusal.until > now}
+        reasons = {it: _text(refusal) for it, refusal in found.items()}
+        return reasons, min((it.until - now for it in found.values()), default=None)
+
+    def for_return(self, pod: Object, nodes: list[str]) -> dict[str, str]:
+        """The nodes to which the pod does not return yet, with the reason."""
+        now, workload = monotonic(), _workload(pod)
+        known = {it: self._found.get((workload, it)) for it in nodes}
+        return {
+            it: _text(last) for it, last in known.items() if last and last.no_return_until > now
+        }
+
+
+def _text(refusal: _Refusal) -> str:
+    return f"refused a pod of the same workload: {refusal.reason}"
 
 
 def _workload(pod: Object) -> str:

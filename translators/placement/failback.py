@@ -3,8 +3,8 @@
 A pod returns by its eviction: its controller creates another, which is placed by the tiers again.
 So only pods that lose nothing by that may return:
 
-- running and ready for at least `MIN_AGE` seconds, so that a remote that comes and goes moves
-  nothing to and fro;
+- running and ready for at least ``readyFor`` of the policy, to a virtual node that has been Ready
+  for as long, so that a remote that comes and goes moves nothing to and fro;
 - of a ReplicaSet, ReplicationController or StatefulSet, which replace them, and not of a Job, whose
   work would begin again;
 - without PersistentVolumeClaims, whose data stays where it is;
@@ -14,45 +14,60 @@ So only pods that lose nothing by that may return:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from translators.capacity import pod_requests
+from translators.fit.fit import in_remote, reserve
 from translators.object_accessors import (
     Object,
     condition_of,
+    controller_of,
     is_deleting,
     metadata,
     name_of,
     namespace_of,
 )
 from translators.placement import placed_pod
-from translators.placement.decision import HOME, Decision, Room, decide, fingerprint
+from translators.placement.decision import HOME, Room, decide, fingerprint
 from translators.placement.placement_policy import PlacementPolicy
 from translators.timestamps import parse_time
 
-#: Seconds that a pod must have been ready in its place.
-MIN_AGE = 300.0
 _REPLACED_BY = ("ReplicaSet", "ReplicationController", "StatefulSet")
 #: Sources of volumes that are PersistentVolumeClaims.
 _CLAIMS = {"persistentVolumeClaim", "ephemeral"}
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
-def first_return(
+@dataclass(frozen=True, slots=True)
+class PossibleReturn:
+    """A placed pod for which an earlier tier has room."""
+
+    pod: Object
+    successor: Object
+    """The pod as its controller creates it again: without its place."""
+    choice: str
+    """The better place."""
+    tier: str
+
+
+def possible_returns(
     pods: Iterable[Object],
     policy: PlacementPolicy,
     room: Room,
     *,
     counts: Mapping[str, int],
     now: datetime,
-) -> tuple[Object, Decision] | None:
-    """The placed pod that returns next, with the decision among the earlier tiers; None if all
-    stay. The last tier is left first, and in a tier the pods go by namespace and name.
+    refused: Callable[[Object], Mapping[str, str]],
+) -> Iterator[PossibleReturn]:
+    """Each placed pod that may return if no other one does. The last tier comes first, and in a
+    tier the pods go by namespace and name. ``refused``: the virtual nodes that refused the pod's
+    workload, with the reason.
 
-    Of pods between which the decision sees no difference, one is decided."""
+    Of pods between which the decision sees no difference, one is decided if they have to stay."""
     if policy.failback_per_minute is None:
-        return None
+        return
     tiers = {it.name: position for position, it in enumerate(policy.tiers)}
     candidates = []
     for pod in pods:
@@ -60,20 +75,40 @@ def first_return(
         if record is None or record["policy"] != policy.name:
             continue
         present = tiers.get(str(record.get("tier")), 0)
-        if present and _may_move(pod, now):
+        if present and _may_move(pod, policy.failback_ready_for, now):
             candidates.append((present, namespace_of(pod), name_of(pod), record["choice"], pod))
-    hopeless: set[tuple[int, str]] = set()
+    unsteady = _not_ready_for_long(room, policy.failback_ready_for, now)
+    hopeless: set[tuple[int, str, frozenset[str]]] = set()
     for present, _, _, choice, pod in sorted(candidates, key=lambda it: (-it[0], *it[1:3])):
+        blocked = {**unsteady, **refused(pod)}
         free = without_place(pod, choice)
-        kind = present, fingerprint(free)
+        kind = present, fingerprint(free), frozenset(blocked)
         if kind in hopeless:
             continue
         earlier = replace(policy, tiers=policy.tiers[:present])
-        better = decide(free, earlier, room, counts=counts)
+        better = decide(free, earlier, room, counts=counts, blocked=blocked)
         if better.choice is not None:
-            return pod, better
-        hopeless.add(kind)
-    return None
+            yield PossibleReturn(pod, free, better.choice, better.tier)
+        else:
+            hopeless.add(kind)
+
+
+def with_pod(room: Room, pod: Object, choice: str) -> Room:
+    """The room that is left once the pod without a place is there."""
+    if choice == HOME:
+        return replace(room, home=reserve(room.home, [pod]))
+    requests = pod_requests.requests_of(pod)
+    remotes = [
+        replace(
+            it,
+            free={key: amount - requests.get(key, 0) for key, amount in it.free.items()},
+            groups=None if it.groups is None else reserve(it.groups, [in_remote(pod)]),
+        )
+        if name_of(it.node) == choice
+        else it
+        for it in room.remotes
+    ]
+    return replace(room, remotes=remotes)
 
 
 def without_place(pod: Object, choice: str) -> Object:
@@ -89,20 +124,33 @@ def without_place(pod: Object, choice: str) -> Object:
     return {**pod, "spec": spec}
 
 
-def _may_move(pod: Object, now: datetime) -> bool:
+def _may_move(pod: Object, ready_for: float, now: datetime) -> bool:
     meta, spec, status = metadata(pod), pod.get("spec") or {}, pod.get("status") or {}
-    owners = [it for it in meta.get("ownerReferences") or () if it.get("controller")]
-    ready = condition_of(pod, "Ready")
-    since = ready.get("lastTransitionTime")
     return (
         status.get("phase") == "Running"
         and not is_deleting(pod)
         and spec.get("restartPolicy", "Always") == "Always"
-        and bool(owners)
-        and owners[0].get("kind") in _REPLACED_BY
+        and (controller_of(pod) or {}).get("kind") in _REPLACED_BY
         and not any(_CLAIMS & it.keys() for it in spec.get("volumes") or ())
         and (meta.get("annotations") or {}).get(_SAFE_TO_EVICT) != "false"
-        and ready.get("status") == "True"
+        and _is_ready_for(pod, ready_for, now)
+    )
+
+
+def _not_ready_for_long(room: Room, ready_for: float, now: datetime) -> dict[str, str]:
+    """The virtual nodes that have not been Ready for so many seconds, with that as the reason."""
+    return {
+        name_of(it.node): f"has not been Ready for {ready_for:g} s"
+        for it in room.remotes
+        if not _is_ready_for(it.node, ready_for, now)
+    }
+
+
+def _is_ready_for(obj: Object, seconds: float, now: datetime) -> bool:
+    ready = condition_of(obj, "Ready")
+    since = ready.get("lastTransitionTime")
+    return (
+        ready.get("status") == "True"
         and isinstance(since, str)
-        and (now - parse_time(since)).total_seconds() >= MIN_AGE
+        and (now - parse_time(since)).total_seconds() >= seconds
     )

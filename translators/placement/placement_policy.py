@@ -35,6 +35,8 @@ PENDING, PLACED, RELEASED = "pending", "placed", "released"
 ANNOTATION_PLACEMENT = f"{DOMAIN}/placement"
 #: Pods that return to an earlier tier in a minute, if a policy lets them.
 FAILBACK_PER_MINUTE = 6
+#: Seconds that a pod, and the virtual node to which it returns, must have been ready before.
+FAILBACK_READY_FOR = 300.0
 #: Namespaces of the cluster's own components, which must start even without a placer.
 SYSTEM_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "cluster-bridge")
 
@@ -80,6 +82,8 @@ class PlacementPolicy:
     """Seconds after which home's scheduler decides among all tiers; None is never."""
     failback_per_minute: int | None = None
     """The most pods a minute that return to an earlier tier with room; None for none."""
+    failback_ready_for: float = FAILBACK_READY_FOR
+    """Seconds that a pod, and the virtual node to which it returns, must have been ready."""
 
     def matches(self, pod: Object, namespace_labels: Mapping[str, str]) -> bool:
         """Whether the policy is for the pod. ``namespace_labels``: of the pod's namespace."""
@@ -120,6 +124,8 @@ def parse_policy(obj: Object) -> PlacementPolicy:
     if not any(spec.get(it) for it in selections):
         raise PolicyError(f"spec: one of {', '.join(selections)} is required")
     selector = spec.get("namespaceSelector")
+    failback = spec.get("failback")
+    failback = None if failback is None else _mapping(failback, "spec.failback")
     return PlacementPolicy(
         name=name,
         tiers=tuple(tiers),
@@ -130,16 +136,19 @@ def parse_policy(obj: Object) -> PlacementPolicy:
         priority_classes=_texts(spec.get("priorityClasses"), "spec.priorityClasses"),
         require_fit=_boolean(spec.get("requireFit", True), "spec.requireFit"),
         max_wait=_seconds(spec.get("maxWait"), "spec.maxWait"),
-        failback_per_minute=_failback(spec.get("failback")),
+        failback_per_minute=None if failback is None else _pace(failback),
+        failback_ready_for=_ready_for(failback or {}),
     )
 
 
-def _failback(value: Any) -> int | None:
-    if value is None:
-        return None
-    failback = _mapping(value, "spec.failback")
+def _pace(failback: Object) -> int:
     pace = failback.get("podsPerMinute", FAILBACK_PER_MINUTE)
     return _integer(pace, "spec.failback.podsPerMinute", minimum=1)
+
+
+def _ready_for(failback: Object) -> float:
+    seconds = _seconds(failback.get("readyFor"), "spec.failback.readyFor")
+    return FAILBACK_READY_FOR if seconds is None else seconds
 
 
 def _tier(value: Any, at: str) -> Tier:

@@ -9,7 +9,7 @@ from bridge.placement.cluster_snapshot import Snapshot, read_snapshot
 from sync.kube.api_resources import PLACEMENT_POLICIES
 from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi
-from tests.sync.placement.test_placer import TIERS, Home
+from tests.sync.placement.placed_home import TIERS, Home
 from translators.object_accessors import Object
 
 

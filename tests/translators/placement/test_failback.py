@@ -11,19 +11,26 @@ from translators.fit.node_groups import NodeGroup
 from translators.object_accessors import Object
 from translators.placement import placed_pod
 from translators.placement.decision import HOME, Decision, Remote, Room
-from translators.placement.failback import MIN_AGE, first_return, without_place
-from translators.placement.placement_policy import PlacementPolicy, parse_policy
+from translators.placement.failback import possible_returns, with_pod, without_place
+from translators.placement.placement_policy import (
+    FAILBACK_READY_FOR,
+    PlacementPolicy,
+    PolicyError,
+    parse_policy,
+)
 from translators.timestamps import format_time
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-SINCE = NOW - timedelta(seconds=MIN_AGE)
+SINCE = NOW - timedelta(seconds=FAILBACK_READY_FOR)
 
 
-def policy(**failback: int) -> PlacementPolicy:
-    tiers = [
-        {"name": "home", "home": True},
-        {"name": "remote", "remotes": {"matchLabels": {"class": "cheap"}}},
-    ]
+HOME_FIRST: list[Object] = [
+    {"name": "home", "home": True},
+    {"name": "remote", "remotes": {"matchLabels": {"class": "cheap"}}},
+]
+
+
+def policy(tiers: list[Object] = HOME_FIRST, **failback: Any) -> PlacementPolicy:
     spec: Object = {"namespaces": ["default"], "tiers": tiers, "failback": failback}
     return parse_policy({"metadata": {"name": "p"}, "spec": spec})
 
@@ -47,29 +54,71 @@ def running(choice: str = "far", tier: str = "remote", **spec: Any) -> Object:
     return {**placed, "status": {"phase": "Running", "conditions": [ready]}}
 
 
-def room(home_cpu: int) -> Room:
+def room(home_cpu: int, since: datetime = SINCE) -> Room:
     labels = {"class": "cheap", "kubernetes.io/hostname": "far"}
-    node = {
-        "metadata": {"name": "far", "labels": labels},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": format_time(since)}
+    node = {"metadata": {"name": "far", "labels": labels}, "status": {"conditions": [ready]}}
     groups = (NodeGroup(free={"cpu": 9000}, pods=9),)
     far = Remote(node, {"cpu": 9000, "pods": 9}, groups)
     return Room([far], (NodeGroup(free={"cpu": home_cpu}, pods=9),))
 
 
-def returns(pod: Object, home_cpu: int = 2000, which: PlacementPolicy | None = None) -> bool:
-    found = first_return(
-        [pod], which or policy(podsPerMinute=1), room(home_cpu), counts={"far": 1}, now=NOW
+def returns(
+    pod: Object,
+    home_cpu: int = 2000,
+    which: PlacementPolicy | None = None,
+    *,
+    since: datetime = SINCE,
+    refused: Object | None = None,
+) -> str:
+    """Where the pod would return to; "" if it stays."""
+    found = possible_returns(
+        [pod],
+        which or policy(podsPerMinute=1),
+        room(home_cpu, since),
+        counts={"far": 1},
+        now=NOW,
+        refused=lambda _: refused or {},
     )
-    assert found is None or (found[0], found[1].tier, found[1].choice) == (pod, "home", HOME)
-    return found is not None
+    choices = [it.choice for it in found if it.pod is pod]
+    return choices[0] if choices else ""
 
 
 def test_pod_returns_once_the_earlier_tier_has_room() -> None:
     assert returns(running())
     assert not returns(running(), home_cpu=999)
-    assert returns(running(), which=policy())
+    assert returns(running(), which=policy()) == HOME
+
+
+def test_pod_returns_to_a_remote_that_has_been_ready_for_as_long_and_did_not_refuse_it() -> None:
+    remote_first = policy(tiers=HOME_FIRST[::-1], readyFor="5m")
+    pod = running(choice=HOME, tier="home")
+    assert returns(pod, which=remote_first) == "far"
+    assert not returns(pod, which=remote_first, since=SINCE + timedelta(seconds=1))
+    assert not returns(pod, which=remote_first, refused={"far": "no GPU"})
+
+
+def test_pod_may_return_sooner_by_the_policy() -> None:
+    pod = running()
+    since = format_time(NOW - timedelta(seconds=10))
+    pod["status"]["conditions"][0]["lastTransitionTime"] = since
+    assert not returns(pod)
+    assert not returns(pod, which=policy(readyFor="11s"))
+    assert returns(pod, which=policy(readyFor="10s")) == HOME
+    with pytest.raises(PolicyError, match=r"spec\.failback\.readyFor: a duration"):
+        policy(readyFor="soon")
+
+
+@pytest.mark.parametrize("choice", [HOME, "far"])
+def test_successor_takes_room(choice: str) -> None:
+    before = room(1500)
+    after = with_pod(before, without_place(running(), "far"), choice)
+    took = 1000 if choice == HOME else 0
+    assert after.home[0].free["cpu"] == 1500 - took
+    (remote,) = after.remotes
+    assert remote.free["cpu"] == 9000 - (1000 - took)
+    assert remote.groups is not None
+    assert remote.groups[0].free["cpu"] == 9000 - (1000 - took)
 
 
 def test_pod_stays_without_failback_and_in_the_first_tier() -> None:
