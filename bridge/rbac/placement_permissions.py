@@ -38,7 +38,8 @@ PLACER = (
     Permission(NAMESPACES, ("list", "watch")),
     # A pod is placed by narrowing its node selection and removing its gate.
     Permission(PODS, ("list", "watch", "patch")),
-    # Pods that return to an earlier tier (`failback` of a policy).
+    # Pods that return to an earlier tier (`failback` of a policy), or whose virtual node was lost
+    # before they were bound.
     Permission(PODS, ("create",), "eviction"),
     Permission(PLACEMENT_POLICIES, ("list", "watch")),
     Permission(EVENTS, ("create", "get", "patch")),

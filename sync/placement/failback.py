@@ -12,25 +12,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sync.kube.api_errors import KubeError, NotFound, Throttled
-from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
+from sync.placement.eviction import evict
 from sync.placement.home_state import HomeState
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import name_fields
-from translators.object_accessors import Object, controller_of, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, controller_of, uid_of
 from translators.placement import placed_pod
 from translators.placement.failback import PossibleReturn, possible_returns, with_pod
 from translators.placement.placement_policy import PlacementPolicy
 from translators.timestamps import parse_time
-
-log = logging.getLogger(__name__)
 
 #: Seconds between two looks while no pod returns: it is not urgent.
 LOOK_SECONDS = 30.0
@@ -148,30 +143,14 @@ class Failback:
 
     async def _evict(self, policy: PlacementPolicy, found: PossibleReturn) -> bool:
         """Evicts the pod; False if it stays."""
-        pod = found.pod
-        name, namespace = name_of(pod), namespace_of(pod)
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            # The pod of this name that was looked at.
-            "deleteOptions": {"preconditions": {"uid": uid_of(pod)}},
-        }
-        path = PODS.path(name, namespace=namespace, subresource="eviction")
-        fields = name_fields("Pod", name, namespace=namespace, cluster="home")
-        try:
-            await self._home.request("POST", path, body=body, retry_on_throttle=False)
-        except NotFound:
-            return False
-        except KubeError as error:
-            self._blocked[uid_of(pod)] = asyncio.get_running_loop().time() + BLOCKED_SECONDS
-            level = logging.DEBUG if isinstance(error, Throttled) else logging.WARNING
-            log.log(level, "pod %s/%s: cannot return: %s", namespace, name, error, extra=fields)
-            return False
         message = f"tier {found.tier} of policy {policy.name} has room again"
-        self._events.normal(pod, RETURNED, message)
-        log.info("pod %s/%s: evicted, because %s", namespace, name, message, extra=fields)
-        return True
+        evicted = await evict(self._home, found.pod, message)
+        if evicted:
+            self._events.normal(found.pod, RETURNED, message)
+        elif evicted is False:
+            until = asyncio.get_running_loop().time() + BLOCKED_SECONDS
+            self._blocked[uid_of(found.pod)] = until
+        return bool(evicted)
 
 
 def _controller(pod: Object) -> str:

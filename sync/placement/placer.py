@@ -32,6 +32,7 @@ from sync.kube.client import KubeClient
 from sync.placement.failback import Failback
 from sync.placement.home_state import HomeState, slim_pod
 from sync.placement.refusals import Refusals
+from sync.placement.unbound_pods import UnboundPods
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
@@ -82,6 +83,9 @@ class Placer:
             refused=self._refused_returns,
             events=self.events,
             now=now,
+        )
+        self.unbound = UnboundPods(
+            home, self.state, pods=lambda: self.pods.store, events=self.events
         )
         self.nodes = Informer(home, NODES)
         self.policies = Informer(home, PLACEMENT_POLICIES)
@@ -137,6 +141,7 @@ class Placer:
             group.create_task(self.events.run(), name="placement-events")
             group.create_task(self._retry_after_changes(), name="placement-room")
             group.create_task(self.failback.run(), name="placement-failback")
+            group.create_task(self.unbound.run(), name="placement-unbound")
 
     # -- handlers ----------------------------------------------------------------------
 

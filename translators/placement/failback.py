@@ -124,13 +124,19 @@ def without_place(pod: Object, choice: str) -> Object:
     return {**pod, "spec": spec}
 
 
+def is_replaced(pod: Object) -> bool:
+    """Whether a controller creates another pod after the deletion of this one, without a count of
+    failures as in a Job."""
+    return (controller_of(pod) or {}).get("kind") in _REPLACED_BY
+
+
 def _may_move(pod: Object, ready_for: float, now: datetime) -> bool:
     meta, spec, status = metadata(pod), pod.get("spec") or {}, pod.get("status") or {}
     return (
         status.get("phase") == "Running"
         and not is_deleting(pod)
         and spec.get("restartPolicy", "Always") == "Always"
-        and (controller_of(pod) or {}).get("kind") in _REPLACED_BY
+        and is_replaced(pod)
         and not any(_CLAIMS & it.keys() for it in spec.get("volumes") or ())
         and (meta.get("annotations") or {}).get(_SAFE_TO_EVICT) != "false"
         and _is_ready_for(pod, ready_for, now)

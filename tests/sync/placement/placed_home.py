@@ -13,6 +13,8 @@ from sync.kube.api_resources import (
     EVENTS,
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PLACEMENT_POLICIES,
     PODS,
 )
@@ -82,6 +84,23 @@ class Home:
         groups = [NodeGroup(free={"cpu": it}, pods=100) for it in cpus]
         node = self.api.get(NODES, name)
         self.api.put(published_room.room_config_map(node, groups, version))
+
+    def lose(self, name: str) -> None:
+        """The bridge does not reach the remote."""
+        ready = {"type": "Ready", "status": "False", "reason": "RemoteUnreachable"}
+        self.api.update(NODES, name, {"status": {"conditions": [ready]}})
+
+    def volume(self, name: str, *, node: str) -> None:
+        """A bound claim whose volume is on this node."""
+        term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+        volume = {"nodeAffinity": {"required": terms}}
+        self.api.put(PERSISTENT_VOLUMES.manifest({"name": f"pv-{name}"}, spec=volume))
+        claim = {"name": name, "namespace": "default"}
+        bound = {"volumeName": f"pv-{name}"}
+        self.api.put(PERSISTENT_VOLUME_CLAIMS.manifest(claim, spec=bound))
+        status = {"status": {"phase": "Bound"}}
+        self.api.update(PERSISTENT_VOLUME_CLAIMS, name, status, "default")
 
     def run(self, name: str) -> None:
         """The pod is bound to its place, and has been ready for ten minutes."""

@@ -80,6 +80,25 @@ async def test_refused_pod_goes_to_the_next_remote(home: Home) -> None:
     await home.placed(other="c")
 
 
+async def test_pods_of_a_lost_remote_go_to_the_next_tier(home: Home) -> None:
+    """Except a pod with data there: it waits for its remote."""
+    home.policy(tiers=TIERS[1:])
+    home.remote("c", 4000)
+    home.remote("e", 4000, cls="expensive")
+    home.volume("data", node="c")
+    home.lose("c")
+    mounted = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    home.pod("has-data", owner="db", kind="ReplicaSet", volumes=[mounted])
+    home.pod("has-none", owner="web", kind="ReplicaSet")
+    await home.placed(**{"has-none": "e"})
+    reason = await home.event("WaitingForPlacement")
+    assert "c: the node is not Ready: RemoteUnreachable" in reason
+    assert "e: PersistentVolume" in reason
+    assert home.choice("has-data") is None
+    home.remote("c", 4000, minutes=0)
+    await home.placed(**{"has-data": "c"})
+
+
 async def test_ended_pod_gives_its_room_back(home: Home) -> None:
     home.policy()
     home.node("worker", "1")
