@@ -7,7 +7,6 @@ Each figure has its baseline in the same run: a fleet of one remote, or the time
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -15,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +23,7 @@ from typing import Any
 
 from e2e.bench.fleet_clusters import FAULTY
 from e2e.bench.pods.process_usage import account
-from tests.bridge.cuttable_proxy import CuttableProxy
+from e2e.faulty_remote import REFUSING, FaultyRemote
 
 #: Seconds after the joins until a fleet counts as idle, and of the measurement of an idle fleet.
 SETTLE_SECONDS, IDLE_SECONDS = 10.0, 30.0
@@ -37,8 +35,8 @@ ATTACKS = ("bomb", "dense", "large", "malformed", "empty")
 ROUNDS, PAUSE = 10, 0.25
 #: Pods of the burst beside which the loss of a remote is to be noticed.
 BURST = 300
-#: Seconds of each response of a slow remote, and a port that refuses connections.
-SLOW_SECONDS, REFUSING = 5.0, 1
+#: Seconds of each response of a slow remote.
+SLOW_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +61,6 @@ class Clusters:
         if not line:
             raise RuntimeError("the simulated clusters have failed")
         return json.loads(line)
-
-
-class FaultyRemote:
-    """The way to the remote that has the faults: a proxy in a thread of this process."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._proxy = CuttableProxy(REFUSING)
-        self._stopping = asyncio.Event()
-        self._listening = threading.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()])
-        self._thread.start()
-        self._listening.wait()
-        self.port = self._proxy.port
-        self.target = REFUSING
-        """The port of the real API server."""
-
-    async def _run(self) -> None:
-        async with self._proxy.listening():
-            self._listening.set()
-            await self._stopping.wait()
-
-    def lead_to(self, port: int) -> None:
-        """Aborts connections; new ones lead to this port."""
-        self._loop.call_soon_threadsafe(self._proxy.retarget, port)
-
-    def cut(self, *, is_cut: bool) -> None:
-        """Drops all bytes, or no longer."""
-        self._loop.call_soon_threadsafe(self._proxy.cut if is_cut else self._proxy.heal)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
-        self._loop.close()
 
 
 @dataclass(frozen=True, slots=True)

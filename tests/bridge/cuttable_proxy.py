@@ -1,4 +1,4 @@
-"""A TCP proxy in front of one port of this machine. While it is cut, connections are silent."""
+"""A TCP proxy in front of one port. While it is cut, connections are silent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 
 
 class CuttableProxy:
-    """Forwards connections to a port of 127.0.0.1."""
+    """Forwards connections to a port of ``host``."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
         self._target = target
+        self._host = host
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +60,7 @@ class CuttableProxy:
         out: asyncio.StreamWriter | None = None
         try:
             await self._open.wait()
-            far, out = await asyncio.open_connection("127.0.0.1", self._target)
+            far, out = await asyncio.open_connection(self._host, self._target)
             await asyncio.gather(self._pump(reader, out), self._pump(far, writer))
         except OSError:
             pass

@@ -76,7 +76,7 @@ def test_user_documentation_names_no_tests(page: Path) -> None:
 
 
 def test_each_other_project_has_a_paragraph() -> None:
-    for tool in ("tensile-kube", "Liqo", "Admiralty", "virtual-kubelet"):
+    for tool in ("tensile-kube", "Liqo", "Admiralty", "virtual-kubelet", "Kosmos", "Karmada"):
         assert f"**[{tool}](" in COMPARISON
 
 
