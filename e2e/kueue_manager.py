@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import yaml
 
+from e2e import background_process
 from e2e.clusters.cluster import Cluster, Settings
 from e2e.clusters.go_build import programs
 from e2e.clusters.go_recipes import KUEUE_MODULE, KUEUE_PROGRAM, kueue
@@ -90,20 +89,10 @@ def _process(home: Cluster, program: Path, folder: Path, ports: dict[str, int]) 
     config = folder / "kueue.yaml"
     config.write_text(json.dumps(_configuration(home.host_address, ports, folder)))
     gates = "--feature-gates=VisibilityOnDemand=false"
-    with (folder / "kueue.log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, f"--config={config}", gates, "--zap-log-level=2"],
-            env={**os.environ, "KUBECONFIG": str(home.kubeconfig)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
+    command: list[str | Path] = [program, f"--config={config}", gates, "--zap-log-level=2"]
+    env = {"KUBECONFIG": str(home.kubeconfig)}
+    with background_process.running(command, folder / "kueue.log", env=env, grace=30.0):
         yield
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def _configuration(address: str, ports: dict[str, int], folder: Path) -> Json:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ import yaml
 
 from bridge.placement.manifests import NAME
 from bridge.rbac.rbac_manifests import Account
-from e2e import bridge_process, service_accounts
+from e2e import background_process, bridge_process, service_accounts
 from e2e.bridge_process import BRIDGE
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json, wait_for
@@ -30,25 +28,19 @@ def deciding(home: Cluster, folder: Path) -> Iterator[None]:
     _kubectl(home, "apply", objects)
     limited = service_accounts.handle_of(home, folder, ACCOUNT)
     log = folder / "placement.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [BRIDGE, "placement", "run", "--kueue", "auto"],
-            env={**os.environ, "KUBECONFIG": str(limited.kubeconfig), "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    command: list[str | Path] = [BRIDGE, "placement", "run", "--kueue", "auto"]
+    env = {"KUBECONFIG": str(limited.kubeconfig), "NO_COLOR": "1"}
+    process = background_process.start(command, log, env=env)
     try:
         wait_for(lambda: DECIDING in log.read_text(), "the process decides the check")
         yield
-        assert process.poll() is None
+        assert process.poll() is None, "the process has ended"
     finally:
-        process.terminate()
-        process.wait(bridge_process.STOP_SECONDS)
+        has_stopped = background_process.end(process, grace=bridge_process.STOP_SECONDS)
         print(log.read_text())
         # Bridges use the namespace too.
         _kubectl(home, "delete", [it for it in objects if it["kind"] != "Namespace"])
+    assert has_stopped, f"not stopped in {bridge_process.STOP_SECONDS:.0f} s"
 
 
 def _objects() -> list[Json]:

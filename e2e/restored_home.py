@@ -11,7 +11,6 @@ of the native backend: kind keeps etcd and its data in a node's container.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import yaml
 
+from e2e import background_process
 from e2e.clusters.cluster import API_SERVER, Cluster
 from e2e.clusters.native import NativeControl
 from e2e.clusters.native_control_plane import ETCD, START_TIMEOUT
@@ -28,8 +28,6 @@ from e2e.kubectl import wait_for
 
 #: Ports that the original does not use.
 _ETCD_PORT, _PEER_PORT, _API_PORT = 2479, 2480, 7443
-#: Seconds for a process to end.
-_END = 15.0
 
 
 def saved(home: Cluster, folder: Path) -> Path:
@@ -83,23 +81,9 @@ def _running(site: Site, name: str, changes: dict[str, str], folder: Path) -> It
     """A component with the original's flags except ``changes``."""
     kept = [flag for flag in site.supervisor.command(name) if flag.partition("=")[0] not in changes]
     command = [*kept, *(f"{flag}={value}" for flag, value in changes.items())]
-    with (folder / f"restored-{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            ["nsenter", f"--net={site.network.path}", "--", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
+    inside = ["nsenter", f"--net={site.network.path}", "--"]
+    with background_process.running([*inside, *command], folder / f"restored-{name}.log"):
         yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(_END)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _at_other_port(cluster: Cluster, folder: Path) -> Cluster:

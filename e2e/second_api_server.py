@@ -10,13 +10,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 import itertools
-import os
-import signal
 import subprocess
 from pathlib import Path
 
 import yaml
 
+from e2e import background_process
 from e2e.clusters import go_recipes
 from e2e.clusters.certificates import Authority
 from e2e.clusters.cluster import Cluster
@@ -115,14 +114,8 @@ class SecondApiServer:
 
     def _start(self) -> None:
         inside = ["nsenter", f"--net={self._site.network.path}", "--"]
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*inside, *self._command()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        command = [*inside, *self._command()]
+        self._process = background_process.start(command, self._folder / "log")
         through = self.write_kubeconfig("own-kubeconfig")
         wait_for(
             lambda: (
@@ -134,11 +127,5 @@ class SecondApiServer:
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        if process is not None:
+            background_process.end(process, grace=STOP_SECONDS)
