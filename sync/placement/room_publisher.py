@@ -3,9 +3,8 @@
 The placer has no access to remotes: from the ConfigMap it knows whether one node there can take a
 pod. The ConfigMap is written only after a change of the room, at most once in `SPACING` seconds.
 With ``auto`` it is written only where home serves PlacementPolicies or Kueue's AdmissionChecks.
-Until then the bridge asks after a change, at most once in `ASK_SPACING` seconds, and every
-`ASK_AGAIN` seconds without one. A write that fails is repeated with the next change, or after
-`RETRY` seconds.
+Until then the bridge asks again after `ASK_SPACING` seconds, and then at the next change or after
+`ASK_AGAIN` more. A write that fails is repeated with the next change, or after `RETRY` seconds.
 """
 
 from __future__ import annotations
@@ -36,8 +35,10 @@ log = logging.getLogger(__name__)
 SPACING = 5.0
 #: Seconds until a failed write is repeated without a change.
 RETRY = 60.0
-#: Least and most seconds between two questions whether home serves what needs the room.
-ASK_SPACING, ASK_AGAIN = 60.0, 300.0
+#: Least seconds between two questions whether home serves what needs the room.
+ASK_SPACING = 60.0
+#: Seconds for which the bridge then waits for a change.
+ASK_AGAIN = published_room.NOTICED_MINUTES * 60.0 - ASK_SPACING
 
 
 class RoomPublisher:

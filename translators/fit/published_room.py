@@ -16,8 +16,11 @@ from translators.fit.node_groups import NodeGroup, RoomError, from_json, to_json
 from translators.object_accessors import Object, name_of
 from translators.ownership_labels import DOMAIN
 
-#: Whether a bridge publishes: with ``auto`` where home serves PlacementPolicies.
+#: Whether a bridge publishes: with ``auto`` where home serves PlacementPolicies or Kueue's
+#: AdmissionChecks.
 PublishRoom = Literal["auto", "on", "off"]
+#: Minutes after which a bridge with ``auto`` has noticed that home serves one of them.
+NOTICED_MINUTES = 6
 #: Home's namespace of what bridges share.
 NAMESPACE = "cluster-bridge"
 #: Selects the ConfigMaps.

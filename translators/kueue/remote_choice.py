@@ -17,12 +17,16 @@ from translators.capacity import pod_requests
 from translators.capacity.pod_requests import Amounts
 from translators.fit.fit import in_remote, misfits, pack
 from translators.fit.node_groups import NodeGroup
+from translators.fit.published_room import NOTICED_MINUTES
 from translators.kueue.workload import PodSet
 from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import LABEL_COST
 from translators.pods.home_scheduler_filters import predicate_failures
 
-NO_ROOM = "publishes no free room; join it with --publish-room on"
+NO_ROOM = (
+    f"publishes no free room yet: wait up to {NOTICED_MINUTES} minutes after Kueue's installation, "
+    "or join with --publish-room on"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,20 @@ async def test_auto_publishes_for_kueue(publishing: EngineHarness) -> None:
     await room(publishing, [4000])
 
 
+async def test_auto_publishes_after_a_later_installation_of_kueue(
+    publishing: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although nothing else changes at home or in the remote."""
+    monkeypatch.setattr(room_publisher, "ASK_SPACING", 0.01)
+    monkeypatch.setattr(room_publisher, "ASK_AGAIN", 0.01)
+    publishing.publish_room = "auto"
+    await publishing.start()
+    await publishing.settle()
+    assert publishing.home.find(CONFIG_MAPS, NAME, NAMESPACE) is None
+    publishing.home.register(KUEUE_ADMISSION_CHECKS)
+    await room(publishing, [4000])
+
+
 async def test_unchanged_room_is_not_written_again(publishing: EngineHarness) -> None:
     await publishing.start()
     await room(publishing, [4000])
