@@ -6,6 +6,7 @@ Part of `make test-long`: Kueue's first build takes some minutes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from e2e.conftest import Bridged, joined, usual_options
 from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.workload_manifests import BUSYBOX
 from sync.kueue.fits_controller import LOST_SECONDS
+from translators.capacity import pod_requests
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -60,15 +62,21 @@ class Queued:
 
     first: Bridged
     second: Bridged
+    free: int
+    """The free CPU of each remote in millicores, before the test."""
+
+    def cpu(self, percent: int) -> str:
+        """A part of the free CPU of a remote."""
+        return f"{self.free * percent // 100}m"
 
     @property
     def home(self) -> Cluster:
         return self.first.home
 
     def submit(
-        self, name: str, pods: int, cpu: str, *, priority: str = "", suspend: bool = False
+        self, name: str, pods: int, percent: int, *, priority: str = "", suspend: bool = False
     ) -> None:
-        """Creates a Job whose pods run at the same time."""
+        """Creates a Job whose pods run at the same time, each with this part of a remote's CPU."""
         labels = {"kueue.x-k8s.io/queue-name": QUEUE}
         if priority:
             labels["kueue.x-k8s.io/priority-class"] = priority
@@ -76,7 +84,7 @@ class Queued:
             "name": "main",
             "image": BUSYBOX,
             "command": ["sh", "-c", SCRIPT],
-            "resources": {"requests": {"cpu": cpu, "memory": "10Mi"}},
+            "resources": {"requests": {"cpu": self.cpu(percent), "memory": "10Mi"}},
         }
         pod: Json = {
             "restartPolicy": "Never",
@@ -146,7 +154,7 @@ def queued(
         with joined(bridge, node, home=home, remote=_second_remote) as second:
             service_accounts.bind(home, node, bridged.namespace)
             with _queues(bridged, second), placement_process.deciding(home, tmp_path):
-                yield Queued(bridged, second)
+                yield Queued(bridged, second, min(map(_wait_for_free_cpu, (bridged, second))))
     finally:
         if bridge.log.exists():
             print(bridge.log.read_text())
@@ -185,7 +193,19 @@ def _priorities() -> Json:
 
 
 @contextmanager
-def occupied(remote: Cluster, cpu: str) -> Iterator[None]:
+def _half_occupied(queued: Queued, which: Bridged) -> Iterator[None]:
+    """An unmanaged pod of this remote requests half of its only node, and home knows of it."""
+    with _occupied(which.remote, queued.cpu(50)):
+        below = queued.free * 60 // 100
+        wait_for(
+            lambda: 0 < _free_cpu(which) < below and _offered_cpu(which) < below,
+            f"{which.node} publishes its room",
+        )
+        yield
+
+
+@contextmanager
+def _occupied(remote: Cluster, cpu: str) -> Iterator[None]:
     """An unmanaged pod of the remote requests this much of its only node."""
     container = {"name": "main", "image": BUSYBOX, "command": ["sleep", "3600"]}
     pod: dict[str, Any] = {
@@ -207,25 +227,33 @@ def occupied(remote: Cluster, cpu: str) -> Iterator[None]:
         remote.kubectl("delete", "pod", "-n", "default", "occupies", "--ignore-not-found")
 
 
-def _wait_for_free_cpu(bridged: Bridged, below: int) -> None:
-    """Waits until the published room has a node with less free CPU than this (millicores)."""
+def _free_cpu(bridged: Bridged) -> int:
+    """The most free CPU of a node in the published room, in millicores; 0 if there is no room."""
+    found = get(bridged.home, "configmaps", namespace="cluster-bridge")
+    rooms = [it for it in found if it["metadata"]["name"] == f"room-{bridged.node}"]
+    nodes = [node for it in rooms for node in json.loads(it["data"]["room"])]
+    return max((int(it["free"].get("cpu", 0)) for it in nodes), default=0)
 
-    def free() -> int:
-        room = get_one(
-            bridged.home, "configmap", f"room-{bridged.node}", namespace="cluster-bridge"
-        )
-        return max((it["free"].get("cpu", 0) for it in json.loads(room["data"]["room"])), default=0)
 
-    wait_for(lambda: free() < below, f"{bridged.node} publishes its room")
+def _offered_cpu(bridged: Bridged) -> int:
+    """The CPU that the virtual node offers, in millicores."""
+    status = get_one(bridged.home, "node", bridged.node)["status"]
+    return pod_requests.parse_resource_list(status["allocatable"])[pod_requests.CPU]
+
+
+def _wait_for_free_cpu(bridged: Bridged) -> int:
+    """Waits until the bridge has published the room; returns `_free_cpu`."""
+    return wait_for(lambda: _free_cpu(bridged), f"{bridged.node} publishes its room")
 
 
 def test_job_is_admitted_to_the_only_remote_that_holds_all_of_it(queued: Queued) -> None:
-    """Each pod alone would fit the other remote, too. Logs and exec work."""
-    with occupied(queued.first.remote, "1"):
-        _wait_for_free_cpu(queued.first, 1100)
-        queued.submit("train", 2, "700m")
+    """Each pod alone would fit the other remote, too. Logs and exec work; no remote has Kueue."""
+    with _half_occupied(queued, queued.first):
+        queued.submit("train", 2, 35)
         pods = queued.wait_until_running("train", 2, queued.second.node)
         assert queued.first.remote_pods() == []
+        for each in (queued.first, queued.second):
+            assert "kueue" not in each.remote.kubectl("get", "crds", "-o", "name").stdout
         for pod in pods:
             name = pod["metadata"]["name"]
             _wait_for_log(queued.first, name, "started")
@@ -237,15 +265,14 @@ def test_job_is_admitted_to_the_only_remote_that_holds_all_of_it(queued: Queued)
 
 def test_suspended_job_waits_until_a_remote_has_room(queued: Queued) -> None:
     """The Workload names each remote's reason; the deletion of an unmanaged pod ends its wait."""
-    with occupied(queued.first.remote, "1"):
-        with occupied(queued.second.remote, "1"):
-            for each in (queued.first, queued.second):
-                _wait_for_free_cpu(each, 1100)
-            queued.submit("train", 2, "700m", suspend=True)
+    with _half_occupied(queued, queued.first):
+        with _half_occupied(queued, queued.second):
+            queued.submit("train", 2, 35, suspend=True)
             message = queued.wait_until_refused("train")
+            needed = pod_requests.format_amount(pod_requests.CPU, 2 * (queued.free * 35 // 100))
             for each in (queued.first, queued.second):
-                reason = "requests 1400m of cpu; the node has 1 left of 1"
-                assert f"{each.node}: {reason}" in message
+                reason = rf"requests {needed} of cpu; the node has (\S+) left of \1(;| |$)"
+                assert re.search(f"{each.node}: {reason}", message), message
             assert queued.first.home_pods() == []
         queued.wait_until_running("train", 2, queued.second.node)
 
@@ -253,7 +280,7 @@ def test_suspended_job_waits_until_a_remote_has_room(queued: Queued) -> None:
 def test_room_for_one_job_is_promised_to_one(queued: Queued) -> None:
     """Three Jobs at once for two remotes: no pod of a Job waits in a remote for room."""
     for name in ("a", "b", "c"):
-        queued.submit(name, 2, "700m")
+        queued.submit(name, 2, 30)
     wait_for(
         lambda: sum(len(queued.pods(name)) == 2 for name in ("a", "b", "c")) == 2,
         "two of the Jobs run",
@@ -274,12 +301,12 @@ def test_workload_of_higher_priority_preempts(queued: Queued) -> None:
     queue = get_one(queued.home, "clusterqueue", QUEUE)
     for resource in queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]:
         if resource["name"] == "cpu":
-            resource["nominalQuota"] = "1500m"
+            resource["nominalQuota"] = queued.cpu(75)
     patch = json.dumps({"spec": {"resourceGroups": queue["spec"]["resourceGroups"]}})
     queued.home.kubectl("patch", "clusterqueue", QUEUE, "--type=merge", "-p", patch)
-    queued.submit("low", 2, "700m", priority="low")
+    queued.submit("low", 2, 35, priority="low")
     wait_for(lambda: len(queued.pods("low")) == 2, "the first Job runs", seconds=90)
-    queued.submit("high", 2, "700m", priority="high")
+    queued.submit("high", 2, 35, priority="high")
     wait_for(lambda: len(queued.pods("high")) == 2, "the second Job runs", seconds=120)
     assert not queued.pods("low")
     assert queued.condition("low", "Preempted") == "True"
@@ -289,9 +316,8 @@ def test_workload_of_higher_priority_preempts(queued: Queued) -> None:
 
 def test_lost_remote_keeps_its_workload_and_nothing_is_evicted_on_return(queued: Queued) -> None:
     """The same pods run before, during and after the outage."""
-    with occupied(queued.second.remote, "1"):
-        _wait_for_free_cpu(queued.second, 1100)
-        queued.submit("train", 2, "700m")
+    with _half_occupied(queued, queued.second):
+        queued.submit("train", 2, 35)
         before = queued.wait_until_running("train", 2, queued.first.node)
     uid = queued.workload("train")["metadata"]["uid"]
     queued.first.remote.freeze_network()
@@ -301,7 +327,7 @@ def test_lost_remote_keeps_its_workload_and_nothing_is_evicted_on_return(queued:
     finally:
         queued.first.remote.thaw_network()
     wait_for(lambda: _is_ready(queued.first), "the node is Ready again", seconds=LOSS_SECONDS)
-    queued.submit("next", 1, "100m")
+    queued.submit("next", 1, 5)
     wait_for(lambda: len(queued.pods("next")) == 1, "another Job runs", seconds=90)
     after = queued.workload("train")
     assert after["metadata"]["uid"] == uid
@@ -316,11 +342,10 @@ def test_lost_remote_keeps_its_workload_and_nothing_is_evicted_on_return(queued:
 
 def test_workload_that_has_not_started_moves_from_a_lost_remote(queued: Queued) -> None:
     """Home's scheduler is suspended, so that no pod is bound when the remote is lost."""
-    with occupied(queued.second.remote, "1"):
-        _wait_for_free_cpu(queued.second, 1100)
+    with _half_occupied(queued, queued.second):
         queued.home.suspend_component("kube-scheduler")
         try:
-            queued.submit("train", 2, "700m")
+            queued.submit("train", 2, 35)
             wait_for(lambda: len(queued.pods("train", "Pending")) == 2, "Kueue starts the Job")
         except BaseException:
             queued.home.resume_component("kube-scheduler")
