@@ -297,21 +297,23 @@ def test_room_for_one_job_is_promised_to_one(queued: Queued) -> None:
 
 
 def test_workload_of_higher_priority_preempts(queued: Queued) -> None:
-    """Kueue evicts the other Job when the quota is used; its pods end in the remote."""
+    """Kueue evicts the other Job when the quota is used; the new one starts once the pods of the
+    other have ended in the only remote that holds either."""
     queue = get_one(queued.home, "clusterqueue", QUEUE)
     for resource in queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]:
         if resource["name"] == "cpu":
             resource["nominalQuota"] = queued.cpu(75)
     patch = json.dumps({"spec": {"resourceGroups": queue["spec"]["resourceGroups"]}})
     queued.home.kubectl("patch", "clusterqueue", QUEUE, "--type=merge", "-p", patch)
-    queued.submit("low", 2, 35, priority="low")
-    wait_for(lambda: len(queued.pods("low")) == 2, "the first Job runs", seconds=90)
-    queued.submit("high", 2, 35, priority="high")
-    wait_for(lambda: len(queued.pods("high")) == 2, "the second Job runs", seconds=120)
-    assert not queued.pods("low")
-    assert queued.condition("low", "Preempted") == "True"
-    queued.end("high")
-    wait_for(lambda: len(queued.pods("low")) == 2, "the first Job runs again", seconds=120)
+    with _half_occupied(queued, queued.second):
+        queued.submit("low", 2, 35, priority="low")
+        queued.wait_until_running("low", 2, queued.first.node)
+        queued.submit("high", 2, 35, priority="high")
+        queued.wait_until_running("high", 2, queued.first.node)
+        assert not queued.pods("low")
+        assert queued.condition("low", "Preempted") == "True"
+        queued.end("high")
+        queued.wait_until_running("low", 2, queued.first.node)
 
 
 def test_lost_remote_keeps_its_workload_and_nothing_is_evicted_on_return(queued: Queued) -> None:
