@@ -167,6 +167,20 @@ def test_chart_equals_rendered_manifests(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("url", ["", "https://docs.example/{alert}.html?v=$1:"])
+def test_alerts_of_the_chart_equal_the_printed_ones(helm: Path, tmp_path: Path, url: str) -> None:
+    printed = bridge_process.run("alerts", "--namespace", "seen", "--runbook-url", url).stdout
+    values = {"node": "far", "kubeconfig": "x", "alerts": {"enabled": True, "runbookUrl": url}}
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(values))
+    chart = (helm, "template", "release", MANIFESTS / "chart", "--namespace", "seen")
+    done = run(*chart, "--values", file, "--kube-version", DEFAULT_KUBERNETES)
+    assert done.returncode == 0, done.stderr
+    key = ("PrometheusRule", "seen", "cluster-bridge")
+    assert by_name(done.stdout)[key] == by_name(printed)[key]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [

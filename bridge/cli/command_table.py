@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bridge.cli.commands.alerts import alerts
 from bridge.cli.commands.bug_report import bug_report
 from bridge.cli.commands.check import check
 from bridge.cli.commands.config import schema, validate
@@ -190,6 +191,13 @@ _add(
     "bridge explain pod/web-0 -n shop",
     "bridge explain deployment/web -n shop --node burst",
     "bridge explain -f pod.yaml",
+)
+_add(
+    _OBSERVE,
+    "alerts",
+    alerts,
+    "bridge alerts | kubectl apply -f -",
+    "bridge alerts --runbook-url https://docs.example/runbooks/{alert}.html",
 )
 _add(_OBSERVE, "version", version, "bridge version", "bridge version --client")
 _add(

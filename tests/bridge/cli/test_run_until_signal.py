@@ -345,6 +345,7 @@ COMMANDS = {
         "check",
         "status",
         "dashboard",
+        "alerts",
         "events",
         "explain",
         "version",

@@ -192,12 +192,17 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     folder = ROOT / "docs" / "runbooks"
     assert {it.stem for it in folder.glob("*.md")} == {it["alert"] for it in alerts()}
     for alert in alerts():
-        url = alert["annotations"]["runbook_url"]
-        assert url == f"https://cluster-bridge.io/runbooks/{alert['alert']}.html"
+        assert alert["annotations"]["runbook"] == f"docs/runbooks/{alert['alert']}.md"
         page = (folder / f"{alert['alert']}.md").read_text(encoding="utf-8")
         headings = [it for it in page.splitlines() if it.startswith("#")]
         assert headings == [f"# {alert['alert']}", "## Impact", "## Confirm", "## Act"]
         assert f"Severity: {alert['labels']['severity']}." in " ".join(page.split())
+
+
+def test_alerts_of_the_chart_are_the_same() -> None:
+    """To update the file: cp manifests/monitoring/rules.yaml manifests/chart/files."""
+    file = ROOT / "manifests" / "chart" / "files" / "rules.yaml"
+    assert file.read_text(encoding="utf-8") == (FOLDER / "rules.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", BOARDS)
