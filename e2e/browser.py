@@ -132,7 +132,7 @@ class Browser:
 
     async def processor_seconds(self) -> float:
         """The processor time of the page's main thread so far: unlike the duration of frames, it
-        does not depend on what else the machine does."""
+        does not contain the time in which other programs run."""
         await self._ask("Performance.enable", timeDomain="threadTicks")
         answer = await self._ask("Performance.getMetrics")
         found = {it["name"]: float(it["value"]) for it in answer["metrics"]}
