@@ -13,7 +13,8 @@ import pytest
 
 from bridge.base.command_error import PreflightError
 from bridge.dashboard import loopback_server as dashboard
-from bridge.dashboard.loopback_server import HEADERS, loopback_server
+from bridge.dashboard.loopback_server import loopback_server
+from bridge.dashboard.page_responses import HEADERS, read_files
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -61,7 +62,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def test_page_consists_of_its_own_files(url: str, session: aiohttp.ClientSession) -> None:
-    for path, (_, kind) in dashboard.read_files().items():
+    for path, (_, kind) in read_files().items():
         async with session.get(url + path.removeprefix("/")) as answer:
             assert answer.status == 200
             assert answer.content_type == kind
