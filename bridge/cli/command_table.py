@@ -17,6 +17,7 @@ from bridge.cli.commands.check import check
 from bridge.cli.commands.config import schema, validate
 from bridge.cli.commands.cordon_and_drain import cordon, drain, uncordon
 from bridge.cli.commands.crds import crds
+from bridge.cli.commands.dashboard_server import render_dashboard, run_dashboard
 from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
 from bridge.cli.commands.install import install, render
@@ -176,6 +177,24 @@ _add(
 _OBSERVE = "Observe and diagnose"
 _add(_OBSERVE, "status", status, "bridge status", "bridge status burst -o json")
 _add(_OBSERVE, "dashboard", dashboard, "bridge dashboard", "bridge dashboard burst --no-open")
+_dashboard = _add_group(
+    _OBSERVE, "dashboard-server", "Serve the dashboard in the cluster, behind home's authorisation."
+)
+_add(
+    "Commands",
+    "render",
+    render_dashboard,
+    "bridge dashboard-server render --image registry.example/bridge:1 | kubectl apply -f -",
+    "bridge dashboard-server render --image registry.example/bridge:1 --node burst",
+    to=_dashboard,
+)
+_add(
+    "Commands",
+    "run",
+    run_dashboard,
+    "bridge dashboard-server run --service cluster-bridge/cluster-bridge-dashboard",
+    to=_dashboard,
+)
 _add(_OBSERVE, "events", events, "bridge events burst --watch", "bridge events -n shop -o json")
 _add(
     _OBSERVE,

@@ -23,9 +23,13 @@ from bridge.app import probe_server
 from bridge.app.probe_server import ProbeHandler, serve_probes
 from bridge.base.event_loop import CancelSafeLoop
 from bridge.certificates.tls_key_pair import read_files, server_context
+from bridge.dashboard.fleet_watch import watch_fleet
+from bridge.dashboard.in_cluster_server import InClusterServer
 from bridge.dashboard.loopback_server import loopback_server
+from bridge.dashboard.viewer_access import ViewerAccess
 from bridge.kubelet.server import KubeletServer
 from bridge.net import accepted_connections
+from bridge.net.listening_socket import listening_socket
 from bridge.offload.webhook_server import AdmissionServer
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -95,8 +99,9 @@ async def _serve(home: str, reviews: str, remote: str, folder: Path) -> None:
     pair = read_files(folder / "node.crt", folder / "node.key")
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(KubeClient(access_for(home, "home")))
+        reviewing = await stack.enter_async_context(KubeClient(access_for(reviews, "home")))
         kubelet = KubeletServer(
-            home=await stack.enter_async_context(KubeClient(access_for(reviews, "home"))),
+            home=reviewing,
             remote=await stack.enter_async_context(
                 KubeClient(access_for(remote, "remote", client_context(folder)))
             ),
@@ -121,6 +126,12 @@ async def _serve(home: str, reviews: str, remote: str, folder: Path) -> None:
             "webhook": await webhook.start("127.0.0.1", 0, server_context(pair, client_ca="")),
             "probe": probe_port,
         }
+        access = ViewerAccess(reviewing, "bridges", "dashboard")
+        stack.push_async_callback(access.close)
+        watch = await stack.enter_async_context(watch_fleet(client, "virtual"))
+        page = InClusterServer(client, watch, access, pair)
+        ports["dashboard-server"] = await page.start(listening_socket("127.0.0.1", 0))
+        stack.push_async_callback(page.stop)
         url = await stack.enter_async_context(
             loopback_server(client, "virtual", ref=KubeconfigRef())
         )

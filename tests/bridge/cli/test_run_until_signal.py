@@ -345,6 +345,7 @@ COMMANDS = {
         "check",
         "status",
         "dashboard",
+        "dashboard-server",
         "alerts",
         "events",
         "explain",
@@ -477,7 +478,7 @@ def test_usage_error_is_json_with_output_json(invoke: Invoke) -> None:
 
 
 def test_each_command_has_examples(invoke: Invoke) -> None:
-    for name in COMMANDS - {"rbac", "config", "volume", "placement", "kueue"}:
+    for name in COMMANDS - {"rbac", "config", "volume", "placement", "kueue", "dashboard-server"}:
         examples = invoke(name, "--help").stdout.partition("Examples:")[2]
         assert examples.count(f"bridge {name}") >= 2, name
 
