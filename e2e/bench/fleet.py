@@ -30,7 +30,7 @@ SETTLE_SECONDS, IDLE_SECONDS = 10.0, 30.0
 #: The faults of one remote that others could notice, and the attacks of a hostile one
 #: (`tests.sync.hostile_cluster`).
 FAULTS = ("slow", "dead", "refusing")
-ATTACKS = ("bomb", "dense", "large", "malformed", "empty")
+ATTACKS = ("bomb", "dense", "values", "large", "malformed", "empty")
 #: Rounds of pods on the other remotes, one pod each, and seconds between two rounds.
 ROUNDS, PAUSE = 10, 0.25
 #: Pods of the burst beside which the loss of a remote is to be noticed.

@@ -36,11 +36,11 @@ from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
 from sync.cache.store import Indexer, Key, Store, has_key, key_of
 from sync.cache.store_writer import Handler, StoreWriter
-from sync.cache.watcher import BATCH, Watcher
+from sync.cache.watcher import Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.list_pages import ListPages
+from sync.kube.list_pages import ListPages, Page
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -266,14 +266,19 @@ class Informer:
         version = ""
         # The writer checks the shapes.
         pages = ListPages(
-            self.client, self.resource, namespace=self._namespace, query=query, check=False
+            self.client,
+            self.resource,
+            namespace=self._namespace,
+            query=query,
+            check=False,
+            skip_large=True,
         )
         size = 0
         while pages.has_next:
             async with pages.next() as page:
                 average = (pages.decoded_size - size) // (len(page.items) or 1)
                 size = pages.decoded_size
-                await self._store_page(page.items, present, average)
+                await self._store_page(page, present, average)
                 version = page.resource_version
         for key in self.store.keys() - present:
             if self._namespace is not None and key.namespace != self._namespace:
@@ -293,24 +298,30 @@ class Informer:
             self.synced.set()
             self._synced_handlers()
 
-    async def _store_page(self, items: list[Object], present: set[Key], size: int) -> None:
+    async def _store_page(self, page: Page, present: set[Key], size: int) -> None:
         """Stores the items, of ``size`` bytes each on average, and adds the keys of those that the
-        store has to ``present``; empties ``items``."""
+        store has to ``present``; empties the page."""
         # Popped from the end, so that parts that the store does not keep are freed at once.
+        items = page.items
         items.reverse()
-        for count in range(1, len(items) + 1):
-            if count % BATCH == 0:
-                await asyncio.sleep(0)
+        step = self.client.limits.share.step()
+        while items:
+            if step.is_over:
+                await step.end()
             item = items.pop()
             if not has_key(item):
                 self._writer.skip_malformed("metadata")
                 continue
             key = key_of(item)
-            # A list counts even if its versions are lower (a server restored from a backup), except
-            # for what the bridge wrote while the list was being read.
-            self._writer.put(item, size=size, allow_older=key not in self._written)
+            if page.is_metadata_only:
+                self._writer.skip_large()
+            else:
+                # A list counts even if its versions are lower (a server restored from a backup),
+                # except for what the bridge wrote while the list was being read.
+                self._writer.put(item, size=size, allow_older=key not in self._written)
             if self.store.get(key) is not None:
                 present.add(key)
+        await step.finish()
 
     def _watch_works(self) -> None:
         self._watched = True

@@ -20,7 +20,12 @@ from sync.cache.interning import InternPool, intern_pod, no_interning, share_unc
 from sync.cache.store import Key, Store, key_of
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.response_limits import CACHE_LIMIT, ResponseLimits, decoded_size
+from sync.kube.response_limits import (
+    CACHE_LIMIT,
+    VALUES_LIMIT,
+    ResponseLimits,
+    decoded_size,
+)
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import Object, metadata, uid_of
 from translators.pods.status_limits import STATUS_LIMIT, TEXT_LIMIT, within_limits
@@ -164,6 +169,10 @@ class StoreWriter:
     def skip_malformed(self, path: str) -> None:
         """Counts an object that is not stored because ``path`` in it has the wrong type."""
         self._skip("malformed", "an object has a part of the wrong type: %s", path)
+
+    def skip_large(self) -> None:
+        """Counts an object that is not stored because it has too many values."""
+        self._skip("memory", "an object exceeds a response of %s values", VALUES_LIMIT)
 
     def _reduced(self, obj: Object, old: Object | None, *, checked: bool) -> Object | None:
         """The form of the object that is stored; None if it does not have the shape of its

@@ -26,7 +26,7 @@ from sync.base.safe_callbacks import expire_now
 from sync.cache.store import Store, has_key, key_of
 from sync.cache.store_writer import StoreWriter
 from sync.cache.watch_event_decoder import LineSplitter, event_header
-from sync.kube.api_errors import MalformedResponse, from_status
+from sync.kube.api_errors import Gone, MalformedResponse, ResponseTooLarge, from_status
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.kube.http2_connection import Http2Response
@@ -58,8 +58,8 @@ READ_AHEAD = 2**20
 SHORT_WATCH = 1.0
 #: Seconds: `Watcher.rewatch` leaves a younger watch alone, since its credential was just checked.
 REWATCH_AGE = 10.0
-#: Events handled before other tasks get a turn: about 5 ms of work.
-BATCH = 50
+#: Bytes of a watch that are split into lines at once: they may all be empty ones.
+_PIECE = 2**16
 
 
 class BrokenWatchError(MalformedResponse):
@@ -206,17 +206,24 @@ class Watcher:
     ) -> int:
         """Handles events until the response ends; returns how many."""
         lines, handled = LineSplitter(), 0
+        step = self._client.limits.share.step()
         while chunk := await response.content.readany():
-            ended = lines.feed(chunk)
-            if ended:  # a line that does not end is no sign of life
-                self.contact()
-            for line in ended:
-                self.handle(line)
-                if not handled:
-                    self._on_alive()
-                handled += 1
-                if handled % BATCH == 0:
-                    await asyncio.sleep(0)
+            step.begin()
+            for start in range(0, len(chunk), _PIECE):
+                ended = lines.feed(chunk[start : start + _PIECE])
+                if ended:  # a line that does not end is no sign of life
+                    self.contact()
+                for line in ended:
+                    if await self._is_usable(line):
+                        self.handle(line)
+                    if not handled:
+                        self._on_alive()
+                    handled += 1
+                    if step.is_over:
+                        await step.end()
+                if step.is_over:
+                    await step.end()
+            await step.finish()
             if lines.partial > SMALL_BODY:
                 await self._await_large_event(lines.partial, turn)
             elif self._in_large_event:
@@ -226,6 +233,23 @@ class Watcher:
                 self.contact()
         return handled
 
+    async def _is_usable(self, line: bytes) -> bool:
+        """Whether the event can be decoded; skips one with too many values. Raises Gone if the
+        object cannot be identified: a list then skips it."""
+        if len(line) <= SMALL_BODY:
+            return True
+        what = f"watch {self._resource}"
+        try:
+            await self._client.limits.check_values(line, what, reason="watch-event")
+        except ResponseTooLarge as error:
+            header = event_header(line)
+            if header is None:
+                raise Gone(str(error), code=410, side=self._client.side, what=what) from None
+            self._writer.skip_large()
+            self.resource_version = header.version
+            return False
+        return True
+
     async def _await_large_event(self, size: int, turn: LargeBodyTurn) -> None:
         """Waits for the turn of a large event, of which ``size`` bytes have arrived. Raises
         ResponseTooLarge."""
@@ -234,6 +258,7 @@ class Watcher:
             raise self._client.limits.too_large("watch-event", "an event", BODY_LIMIT, what)
         await turn.take()
         if not self._in_large_event:
+            await self._client.limits.share.wait()
             self._in_large_event = True
             self._expire_at(asyncio.get_running_loop().time() + LARGE_EVENT_SECONDS)
 

@@ -6,13 +6,14 @@ them (`translators.remote_shapes`). Requests, retries and errors are those of `s
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from sync.kube.api_errors import Conflict, MalformedResponse, NotFound
 from sync.kube.api_resources import Object, Resource
 from sync.kube.list_pages import LIST_LIMIT, ListPages, Page
-from sync.kube.request import MERGE_PATCH
+from sync.kube.request import JSON, MERGE_PATCH
 from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
 from translators.object_accessors import is_deleting, text_or_empty
@@ -23,6 +24,8 @@ _PATCH_TYPES: Mapping[PatchKind, str] = {
     "merge": MERGE_PATCH,
     "strategic": "application/strategic-merge-patch+json",
 }
+#: Requests the metadata of a list's objects (meta.k8s.io/v1).
+_METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class KubeClient(StreamTransport):
@@ -50,32 +53,47 @@ class KubeClient(StreamTransport):
         query: Mapping[str, str] | None = None,
         turn: LargeBodyTurn | None = None,
         check: bool = True,
+        metadata_only: bool = False,
     ) -> tuple[Page, str]:
         """Lists one page; returns it with the ``continue`` token of the next ("" at the end).
 
         Fills in the apiVersion and kind of items, which API servers omit. A large page takes
         ``turn`` (`request`). `sync.kube.list_pages` follows the tokens. Objects of the remote with
-        the wrong shape are left out, unless the caller checks them itself.
+        the wrong shape are left out, unless the caller checks them itself. With ``metadata_only``
+        the objects have no other parts.
         """
         path = resource.path(namespace=namespace)
-        body = await self.request("GET", path, query=query or {}, turn=turn)
+        accept = _METADATA_LIST if metadata_only else JSON
+        body = await self.request("GET", path, query=query or {}, turn=turn, accept=accept)
         meta, items = body.get("metadata") or {}, body.get("items") or []
         if not isinstance(meta, dict) or not isinstance(items, list):
             self.limits.rejected["malformed"] += 1
             message = "the response is not a list of objects"
             raise MalformedResponse(message, side=self.side, what=f"GET {path}")
-        objects = [
-            item
-            for item in items
-            if isinstance(item, dict)
-            and not (check and self._is_remote and wrong_part(resource.kind, item))
-        ]
-        self.limits.rejected["malformed"] += len(items) - len(objects)
-        for item in objects:
-            item.setdefault("apiVersion", resource.api_version)
-            item.setdefault("kind", resource.kind)
-        page = Page(items=objects, resource_version=text_or_empty(meta.get("resourceVersion")))
+        objects = await self._objects(resource, items, check=check and self._is_remote)
+        page = Page(
+            items=objects,
+            resource_version=text_or_empty(meta.get("resourceVersion")),
+            is_metadata_only=metadata_only,
+        )
         return page, text_or_empty(meta.get("continue"))
+
+    async def _objects(
+        self, resource: Resource, items: builtins.list[Any], *, check: bool
+    ) -> builtins.list[Object]:
+        """The items that are objects, and with ``check`` have the right shape."""
+        step = self.limits.share.step()
+        objects = []
+        for item in items:
+            if step.is_over:
+                await step.end()
+            if isinstance(item, dict) and not (check and wrong_part(resource.kind, item)):
+                item.setdefault("apiVersion", resource.api_version)
+                item.setdefault("kind", resource.kind)
+                objects.append(item)
+        await step.finish()
+        self.limits.rejected["malformed"] += len(items) - len(objects)
+        return objects
 
     async def list(
         self,

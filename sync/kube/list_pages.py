@@ -2,6 +2,7 @@
 
 - A page that exceeds the limits of `sync.kube.response_limits` is requested again with fewer
   objects, down to one: objects may be large, but not all of a list at once.
+- One object that exceeds them is an error, or with ``skip_large`` a page of its metadata.
 - A server cannot keep a list going for ever: a repeated or malformed ``continue`` token, and more
   than `MAX_PAGES`, raise MalformedResponse.
 """
@@ -36,6 +37,8 @@ class Page:
 
     items: list[Object]
     resource_version: str
+    is_metadata_only: bool = False
+    """Whether the objects have their metadata alone, because they are too large."""
 
 
 class ListPages:
@@ -49,6 +52,7 @@ class ListPages:
         namespace: str | None,
         query: Mapping[str, str],
         check: bool = True,
+        skip_large: bool = False,
     ) -> None:
         self.has_next = True
         """Whether the list has further pages."""
@@ -57,6 +61,8 @@ class ListPages:
         self._namespace = namespace
         self._query = dict(query)
         self._check_shapes = check
+        self._skip_large = skip_large
+        self._limit = self._query["limit"]
         self._turn = client.limits.turn("page")
         # Hashes of the tokens so far.
         self._tokens: set[int] = set()
@@ -90,22 +96,31 @@ class ListPages:
             self._turn.release()
 
     async def _request(self) -> tuple[Page, str]:
+        metadata_only = False
         while True:
             try:
-                return await self._client.list_page(
+                found = await self._client.list_page(
                     self._resource,
                     namespace=self._namespace,
                     query=self._query,
                     turn=self._turn,
                     check=self._check_shapes,
+                    metadata_only=metadata_only,
                 )
             except ResponseTooLarge:
                 self._turn.release()
                 limit = int(self._query["limit"])
-                if limit == 1:
+                if limit > 1:
+                    self._query["limit"] = str(max(1, limit // _FEWER))
+                elif self._skip_large and not metadata_only:
+                    metadata_only = True
+                else:
                     self._client.limits.rejected["body"] += 1
                     raise
-                self._query["limit"] = str(max(1, limit // _FEWER))
+            else:
+                if metadata_only:  # Only this object needed a page of its own.
+                    self._query["limit"] = self._limit
+                return found
 
     def _check(self, token: str) -> None:
         key = hash(token)

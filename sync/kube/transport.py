@@ -139,6 +139,7 @@ class Transport:
         decode: bool = True,
         retry_on_throttle: bool = True,
         turn: LargeBodyTurn | None = None,
+        accept: str = JSON,
     ) -> Object:
         """Sends a request with the retries of the module docstring; returns the decoded response.
 
@@ -149,28 +150,35 @@ class Transport:
         """
         data = None if body is None else orjson.dumps(body)
         kind = "" if body is None else content_type
+        held = turn or self.limits.turn()
         request = ApiRequest(
-            method, path, query, subject, data, kind, JSON, timeout, limit=BODY_LIMIT, turn=turn
+            method, path, query, subject, data, kind, accept, timeout, limit=BODY_LIMIT, turn=held
         )
         try:
-            raw = await self._send_authorized(request)
-        except Throttled as first:
-            if not retry_on_throttle:
-                raise
-            raw = await retry_throttled(lambda: self._send_authorized(request), first)
-        if decode:
-            reason = "body" if turn is None else turn.reason
-            decoded = self.limits.decode(raw, request.what, reason=reason)
-            if isinstance(decoded, dict):
-                return decoded
-        elif raw.startswith(b"{"):
-            return {}
+            raw = await self._send_retried(request, retry=retry_on_throttle)
+            if decode:
+                decoded = await self.limits.decode_large(raw, request.what, reason=held.reason)
+                if isinstance(decoded, dict):
+                    return decoded
+            elif raw.startswith(b"{"):
+                return {}
+        finally:
+            if turn is None:
+                held.release()
         raise Unreachable(
             "the response is not a JSON object; check that the address is an API server's and not "
             "a proxy's",
             side=self.side,
             what=request.what,
         )
+
+    async def _send_retried(self, request: ApiRequest, *, retry: bool) -> bytes:
+        try:
+            return await self._send_authorized(request)
+        except Throttled as first:
+            if not retry:
+                raise
+            return await retry_throttled(lambda: self._send_authorized(request), first)
 
     async def read(self, path: str, *, query: Query | None = None, timeout: float) -> bytes:
         """Returns the body of a GET of any content type. Raises as `request` does, but does not

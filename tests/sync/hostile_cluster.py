@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 
 import orjson
 
+from sync.kube.response_limits import VALUES_LIMIT
 from tests.fakeapi.hostile_server import BLOCK, gzip_bomb
 from translators.object_accessors import Object
 
@@ -55,9 +56,15 @@ async def endless(_: str) -> AsyncIterator[bytes]:
 
 
 async def dense(_: str) -> AsyncIterator[bytes]:
-    """JSON that takes a hundred times its size in memory, just below the limit."""
+    """JSON that takes a hundred times its size in memory, just below the limit of memory."""
     yield _OK + b'\r\n{"items":['
     yield b'{"a":0},' * (760_000) + b"{}]}"
+
+
+async def values(_: str) -> AsyncIterator[bytes]:
+    """The same with as many values as are parsed."""
+    yield _OK + b'\r\n{"items":['
+    yield b'{"a":0},' * (VALUES_LIMIT // 2 - 10) + b"{}]}"
 
 
 async def large(_: str) -> AsyncIterator[bytes]:
@@ -109,7 +116,18 @@ async def empty(_: str) -> AsyncIterator[bytes]:
         yield b"\n" * BLOCK
 
 
-LISTS: tuple[Attack, ...] = (bomb, endless, dense, large, pages, drip, synced, synced, synced)
+LISTS: tuple[Attack, ...] = (
+    bomb,
+    endless,
+    dense,
+    values,
+    large,
+    pages,
+    drip,
+    synced,
+    synced,
+    synced,
+)
 WATCHES: tuple[Attack, ...] = (endless, drip, flood, flood, malformed, empty, bomb)
 
 

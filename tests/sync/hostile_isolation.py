@@ -1,7 +1,8 @@
 """Two engines in one process, one with a hostile remote: ``python -m tests.sync.hostile_isolation
 PORT SECONDS [QUIET]`` prints, as JSON, how long pods of the other took to reach their remote, in
-``QUIET`` seconds before the hostile remote is joined and ``SECONDS`` after that, and the memory of
-the process before and at its peak. The process also simulates the other API servers.
+``QUIET`` seconds before the hostile remote is joined and ``SECONDS`` after that, the memory of the
+process before and at its peak, and the CPU time of the longest callback of the event loop. The
+process also simulates the other API servers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, cast
 from sync.cache import store_writer
 from tests.fakeapi import FakeApi
 from tests.sync.engine_harness import EngineHarness
+from tests.sync.loop_steps import LoopSteps
 
 #: Seconds between two pods.
 EACH = 0.1
@@ -36,6 +38,7 @@ def _resident() -> float:
 
 async def measure(port: int, seconds: float, quiet_seconds: float) -> dict[str, Any]:
     """The latencies of the pods, in seconds, and the memory in MiB."""
+    steps = LoopSteps()
     async with FakeApi() as home, FakeApi() as remote, FakeApi() as other_home:
         hostile = SimpleNamespace(url=f"http://127.0.0.1:{port}", token="t")
         victim = EngineHarness(other_home, cast("FakeApi", hostile))
@@ -46,10 +49,11 @@ async def measure(port: int, seconds: float, quiet_seconds: float) -> dict[str, 
             quiet = await _latencies(good, "quiet", quiet_seconds)
             before, peak = _resident(), 0.0
             await victim.start(settle=False)
-            work = asyncio.create_task(_latencies(good, "busy", seconds))
-            while not work.done():
-                peak = max(peak, _resident())
-                await asyncio.sleep(0.02)
+            with steps.measured():
+                work = asyncio.create_task(_latencies(good, "busy", seconds))
+                while not work.done():
+                    peak = max(peak, _resident())
+                    await asyncio.sleep(0.02)
             rejected = victim.engine.remote_pods.client.limits.rejected
             victim.assert_running()
             result = {
@@ -58,6 +62,8 @@ async def measure(port: int, seconds: float, quiet_seconds: float) -> dict[str, 
                 "before": before,
                 "peak": max(peak, _resident()),
                 "rejected": dict(rejected),
+                "longest": steps.longest,
+                "longest_what": steps.what,
             }
             await victim.stop()
     return result

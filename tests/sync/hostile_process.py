@@ -36,6 +36,10 @@ class Isolation:
     peak: float
     rejected: dict[str, int]
     """Data of the hostile remote that the process rejected, by the reason."""
+    longest: float
+    """CPU seconds of the longest callback of the event loop beside the hostile remote."""
+    longest_what: str
+    """That callback."""
 
 
 async def run_isolation(

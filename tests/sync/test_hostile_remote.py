@@ -13,7 +13,6 @@ import orjson
 import pytest
 from aiohttp import web
 
-from sync.base.background_task import background_task
 from sync.cache import store_writer
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -29,11 +28,13 @@ from sync.kube.api_resources import (
     Resource,
 )
 from sync.kube.client import KubeClient
+from sync.kube.response_limits import VALUES_LIMIT
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, event, node, pod
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from tests.sync.informer_harness import caught_up, running_informer
+from tests.sync.loop_steps import LoopSteps
 from tests.translators.test_remote_shapes import WRONG, places, replaced
 
 #: Malicious objects of each resource in one run.
@@ -188,18 +189,60 @@ async def test_other_work_continues_while_a_page_of_malformed_objects_is_skipped
     client = await client_for(api)
     page = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [{"a": 0}] * 10_000})
     api.fail(Fault("GET", CONFIG_MAPS.path(), watch=False, raw=page))
-    seen = set[int]()
+    steps = LoopSteps()
+    with steps.measured():
+        async with running_informer(Informer(client, CONFIG_MAPS)):
+            pass
+    assert client.limits.rejected["malformed"] == 10_000
+    assert steps.longest < 0.03, steps.what
 
-    async def watch_the_count() -> None:
-        while True:
-            seen.add(client.limits.rejected["malformed"])
-            await asyncio.sleep(0)
 
-    other_work = background_task(watch_the_count(), name="other work")
-    async with other_work, running_informer(Informer(client, CONFIG_MAPS)):
-        pass
-    assert max(seen) == 10_000
-    assert len(seen) > 100
+async def test_object_with_too_many_values_is_skipped_in_a_list(
+    api: FakeApi, client_for: ClientFor
+) -> None:
+    """Its page is requested with fewer objects and then with their metadata alone; the store keeps
+    the state that it has, and all others are stored."""
+    requested: list[str] = []
+    objects = [config_map(f"c{number}") for number in range(20)]
+    for number, it in enumerate(objects):
+        it["metadata"] |= {"uid": f"u{number}", "resourceVersion": "5"}
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        if "watch" in request.query:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await asyncio.sleep(60)
+            return response
+        start, limit = int(request.query.get("continue", "0")), int(request.query["limit"])
+        metadata_only = "as=PartialObjectMetadataList" in request.headers["Accept"]
+        requested.append("metadata" if metadata_only else str(limit))
+        items = []
+        for it in objects[start : start + limit]:
+            one = {"metadata": it["metadata"]} if metadata_only else it
+            items.append(orjson.dumps(one))
+        left = len(objects) > start + limit
+        meta = {"resourceVersion": "9", "continue": str(start + limit) if left else ""}
+        body = b'{"metadata":%s,"items":[%s]}' % (orjson.dumps(meta), b",".join(items))
+        return web.Response(body=body)
+
+    api.route("GET", CONFIG_MAPS.path(), answer)
+    client = await client_for(api, "remote")
+    informer = Informer(client, CONFIG_MAPS)
+    async with running_informer(informer):
+        assert len(informer.store) == 20
+        known = informer.store.get(Key("default", "c5"))
+        for name in ("c5", "c19"):
+            objects[int(name[1:])]["spec"] = [[]] * VALUES_LIMIT
+        objects[19]["metadata"]["name"] = "new"
+        requested.clear()
+        async with asyncio.timeout(20):
+            await informer.refresh()
+        assert informer.store.keys() == {Key("default", f"c{number}") for number in range(19)}
+        assert informer.store.get(Key("default", "c5")) is known
+        assert informer.error is None
+    assert client.limits.rejected["memory"] == 2
+    assert requested.count("metadata") == 2
+    assert len(requested) < 2 * len(objects)
 
 
 async def test_memory_of_home_is_not_limited(
