@@ -9,8 +9,10 @@
 - Requests for the Node and its Lease have priority over those for pods
   (`sync.kube.request_limiter.urgent`). While nothing changes, the Lease's renewal is the only
   write.
-- A 401 of the remote restarts the watch of its nodes, so that the outage is noticed at once and not
-  when the server ends the watch, up to ten minutes later.
+- A 401 of the remote, or a request without a response in time, restarts the watch of its nodes:
+  the server would end that watch up to ten minutes later. A slow server answers the new watch, and
+  the node stays Ready. The claim in the remote is renewed every few seconds
+  (`bridge.remote_claim`), so a remote that hangs is noticed without requests for pods.
 - The node becomes NotReady, with the reason, when the remote cannot be watched for
   `OUTAGE_SECONDS`. Changes of Ready are also Events, as by a kubelet.
 """
@@ -147,7 +149,8 @@ class NodeController:
 
     async def run(self) -> None:
         """Reconciles the Node and renews the Lease until cancelled."""
-        forget = self._remote_nodes.client.on_unauthorized(self._rewatch)
+        client = self._remote_nodes.client
+        forget = [client.on_unauthorized(self._rewatch), client.on_unanswered(self._rewatch)]
         try:
             with urgent():
                 async with asyncio.TaskGroup() as group:
@@ -155,7 +158,8 @@ class NodeController:
                     group.create_task(self._lease.run(), name="node-lease")
                     group.create_task(self._reconcile_changes(), name="node-status")
         finally:
-            forget()
+            for remove in forget:
+                remove()
             self._queue.close()
 
     def _rewatch(self) -> None:

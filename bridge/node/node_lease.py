@@ -35,6 +35,9 @@ LEASE_NAMESPACE = "kube-node-lease"
 #: A kubelet's Lease: 40 s, renewed every quarter of that (nodeLeaseDurationSeconds and
 #: nodeLeaseRenewIntervalFraction in pkg/kubelet).
 LEASE_SECONDS, RENEW_SECONDS = 40, 10.0
+#: The part of the time of a request for a Lease that one attempt has. The rest is a margin, so that
+#: the client notices a server that does not respond (`Transport.on_unanswered`).
+ATTEMPT_PART = 0.9
 
 
 async def request_lease(
@@ -59,7 +62,7 @@ async def request_lease(
                 path,
                 body=body,
                 content_type=MERGE_PATCH if method == "PATCH" else JSON,
-                timeout=seconds,
+                timeout=ATTEMPT_PART * seconds,
             )
     except TimeoutError:
         raise Unreachable(

@@ -56,7 +56,7 @@ LARGE_EVENT_SECONDS = REQUEST_TIMEOUT
 READ_AHEAD = 2**20
 #: Seconds: a watch that ends earlier without an event is a failure, as in client-go.
 SHORT_WATCH = 1.0
-#: Seconds: `Watcher.rewatch` leaves a younger watch alone, since its credential was just checked.
+#: Seconds: `Watcher.rewatch` leaves a watch alone to which the server responded more recently.
 REWATCH_AGE = 10.0
 #: Bytes of a watch that are split into lines at once: they may all be empty ones.
 _PIECE = 2**16
@@ -100,9 +100,10 @@ class Watcher:
         self._on_alive = on_alive
         self._fast_keepalive = fast_keepalive
         self._open = client.shared_stream if shares_connection else client.stream
-        # The timeout that ends the open watch, and the loop's time when the watch was requested.
+        # The timeout that ends the open watch, and the loop's time when the server responded to its
+        # request; infinite before that.
         self._timeout: asyncio.Timeout | None = None
-        self._started = 0.0
+        self._answered_at = math.inf
         # The loop's time at which the watch ends at the latest.
         self._end = math.inf
         # The loop's time from which a contact moves the end of the watch.
@@ -113,8 +114,11 @@ class Watcher:
         self._silent = 0
 
     def rewatch(self) -> None:
-        """Ends the watch that is open, unless it is younger than `REWATCH_AGE`."""
-        if asyncio.get_running_loop().time() - self._started >= REWATCH_AGE:
+        """Ends the watch that is open, unless the server responded to its request less than
+        `REWATCH_AGE` ago, or still has to: that response will show whether the server works. The
+        timeouts of a request and of a large event remain as they are."""
+        age = asyncio.get_running_loop().time() - self._answered_at
+        if age >= REWATCH_AGE and not self._in_large_event:
             self.interrupt()
 
     def interrupt(self) -> None:
@@ -124,7 +128,6 @@ class Watcher:
         """Requests a watch and stores its events until it ends, or until `interrupt`. Raises the
         errors of `KubeClient.stream`, Gone where the server has compacted the version, and
         BrokenWatchError."""
-        self._started = asyncio.get_running_loop().time()
         timeout = self._timeout = asyncio.timeout(None)
         try:
             async with timeout:
@@ -142,6 +145,7 @@ class Watcher:
                 self._sends_bookmarks = self._silent < SILENT_WATCHES
         finally:
             self._timeout = None
+            self._answered_at = math.inf
             self._in_large_event = False
 
     def __repr__(self) -> str:
@@ -188,6 +192,7 @@ class Watcher:
             read_ahead=READ_AHEAD,
         ) as response:
             self.contact()
+            self._answered_at = loop.time()
             if self._fast_keepalive and isinstance(response, aiohttp.ClientResponse):
                 _set_fast_keepalive(response)
             alive = loop.call_later(SHORT_WATCH, self._on_alive)

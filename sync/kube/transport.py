@@ -84,6 +84,7 @@ class Transport:
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._unauthorized_handlers: Callbacks[[]] = Callbacks(f"{config.side}: unauthorized")
+        self._unanswered_handlers: Callbacks[[]] = Callbacks(f"{config.side}: no response")
         self._fence: Fence | None = None
         self._beside = beside
         self.metrics: RequestMetrics = RequestMetrics() if beside is None else beside.metrics
@@ -194,6 +195,11 @@ class Transport:
         until the returned function is called."""
         return self._unauthorized_handlers.add(handler)
 
+    def on_unanswered(self, handler: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``handler`` whenever the server has not begun to respond to a request in time,
+        streams aside, until the returned function is called."""
+        return self._unanswered_handlers.add(handler)
+
     async def _send_authorized(self, request: ApiRequest) -> bytes:
         """Sends the request, and once more after a 401 that led to another credential."""
         seen = self.config.generation
@@ -238,7 +244,7 @@ class Transport:
         defaults = self._request_defaults()
         method = request.method
         fence = self._fence if method != "GET" else None
-        code = "none"
+        code, is_waiting = "none", False
         started = time.monotonic()
         try:
             async with asyncio.timeout(request.seconds) as timeout:
@@ -251,12 +257,14 @@ class Transport:
                         fence.check(self.side, request.what)
                         body = FencedBody(request.data or b"", fence)
                     with _NO_FENCE if fence is None else fence.guard(timeout):
+                        is_waiting = True
                         response = await open_session(self._requests).request(
                             method,
                             defaults.url(request.path, request.query),
                             data=body,
                             **defaults.options(request.accept, request.content_type),
                         )
+                        is_waiting = False
                         raw = await self._read(response, request, turn)
                     # A large body may have waited for its turn.
                     if request.times_server and not turn.is_held:
@@ -273,6 +281,8 @@ class Transport:
         except _CONNECTION_FAILURES as error:
             if fence is not None and not fence.is_open:
                 raise not_leading(self.side, request.what) from error
+            if is_waiting and isinstance(error, TimeoutError):
+                self._unanswered_handlers()
             with self._connection_errors(request.what):
                 raise
         finally:

@@ -16,14 +16,15 @@ from bridge.node import node_controller as controller_module
 from bridge.node import node_lease as lease_module
 from bridge.node import node_object
 from bridge.node.node_controller import NodeController, NodeTaken
-from bridge.node.node_lease import LEASE_NAMESPACE, LeaseAnnotation
+from bridge.node.node_lease import LEASE_NAMESPACE, LeaseAnnotation, request_lease
 from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
+from sync.base.background_task import background_task
 from sync.cache import watcher
 from sync.cache.informer import Informer
 from sync.capacity.remote_capacity import CapacityAggregator
 from sync.capacity.unschedulable_pods import UnschedulablePods
-from sync.kube.api_errors import Unauthorized
+from sync.kube.api_errors import KubeError, Unauthorized
 from sync.kube.api_resources import LEASES, NODES, PODS, Object
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import FLOW
@@ -48,6 +49,8 @@ FACTS = NodeFacts(
 )
 #: Replace the module's constants, so that no test waits for half a minute.
 SETTLE, SPACING, OUTAGE, RENEW = 0.01, 0.05, 0.15, 0.02
+#: Seconds for a renewal of the claim.
+CLAIM = 0.2
 
 
 @pytest.fixture(autouse=True)
@@ -423,6 +426,81 @@ async def test_rejected_credential_is_the_reason_of_not_ready(
         await home_api.until(lambda: condition(home_api)["status"] == "False")
         # The broken connection comes first; the rejection replaces its reason.
         assert condition(home_api)["reason"] in (reason, "RemoteUnreachable")
+
+
+@asynccontextmanager
+async def renewing_claim(remote: KubeClient) -> AsyncIterator[None]:
+    """Renews a claim in the remote all the time, as `bridge.remote_claim` does; each renewal has
+    `CLAIM` seconds."""
+
+    async def renew() -> None:
+        while True:
+            with contextlib.suppress(KubeError):
+                await request_lease(remote, "GET", "claim", namespace="a", seconds=CLAIM)
+            await asyncio.sleep(CLAIM / 10)
+
+    async with background_task(renew(), name="claim"):
+        yield
+
+
+async def test_remote_that_hangs_is_not_ready(
+    home_api: FakeApi,
+    remote_api: FakeApi,
+    node: NodeController,
+    nodes: Informer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It accepts connections and responds to nothing. No watch has had a bookmark yet, and the only
+    requests are those that renew the claim. The times are in proportion to the real ones."""
+    monkeypatch.setattr(watcher, "REWATCH_AGE", 2 * CLAIM)
+    monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 6 * CLAIM)
+    async with running(node), renewing_claim(nodes.client):
+        await home_api.until(lambda: condition(home_api)["status"] == "True")
+        remote_api.fail(Fault(delay=60, times=None))
+        await home_api.until(lambda: condition(home_api)["status"] == "False")
+        assert condition(home_api)["reason"] == "RemoteUnreachable"
+        remote_api.heal()
+        await home_api.until(lambda: condition(home_api)["status"] == "True")
+
+
+async def test_remote_that_responds_late_stays_ready(
+    home_api: FakeApi,
+    remote_api: FakeApi,
+    node: NodeController,
+    nodes: Informer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each response takes several times as long as a renewal of the claim may: the watch is
+    requested again, the server responds, and changes of its nodes still arrive."""
+    monkeypatch.setattr(watcher, "REWATCH_AGE", CLAIM)
+    async with running(node), renewing_claim(nodes.client):
+        await home_api.until(lambda: condition(home_api)["status"] == "True")
+        remote_api.clear_log()
+        remote_api.fail(Fault(delay=4 * CLAIM, times=None))
+        await remote_api.until(lambda: watches(remote_api) >= 2, timeout=60)
+        assert condition(home_api)["status"] == "True"
+        joined(remote_api, worker("w2"))
+        await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "6")
+        assert condition(home_api)["status"] == "True"
+        assert nodes.error is None
+
+
+async def test_throttled_renewal_does_not_count_as_hanging(
+    remote_api: FakeApi, nodes: Informer
+) -> None:
+    """A 429 is a response: a watch that is opened again would only be rejected too."""
+    reports: list[str] = []
+    nodes.client.on_unanswered(lambda: reports.append("no response"))
+    throttled = remote_api.fail(Fault("GET", "*/leases/*", code=429, retry_after=30, times=None))
+    with pytest.raises(KubeError):
+        await request_lease(nodes.client, "GET", "claim", namespace="a", seconds=2.0)
+    assert throttled.hits == 1
+    assert reports == []
+
+
+def watches(api: FakeApi) -> int:
+    """The watches that were requested since the log was cleared."""
+    return sum(entry.watch for entry in api.log)
 
 
 # -- labels, annotations, taints ---------------------------------------------------------

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from sync.base.background_task import background_task
 from sync.cache import informer_health, watcher
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -420,6 +421,27 @@ async def test_two_rewatches_in_consecutive_loop_turns_request_one_watch(
         assert not task.done()
         assert informer.error is None
         assert all(entry.watch for entry in api.log)
+
+
+async def test_rewatch_leaves_a_watch_without_a_response(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its timeout shows that the server hangs, and would never come."""
+    monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
+    monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 0.3)
+    async with running_informer(informer):
+        await caught_up(api, informer)
+        api.fail(Fault(delay=60, times=None))
+
+        async def impatient() -> None:
+            while True:
+                informer.rewatch()
+                await asyncio.sleep(0.01)
+
+        async with background_task(impatient(), name="rewatch"):
+            await api.until(lambda: informer.error is not None)
+        api.heal()
+        await api.until(lambda: informer.error is None)
 
 
 async def test_two_retries_in_consecutive_loop_turns_end_one_wait(

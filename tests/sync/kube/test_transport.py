@@ -17,6 +17,7 @@ from sync.kube import credentials as access_module
 from sync.kube.api_resources import CONFIG_MAPS, NODES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.leader_write_fence import Fence, clock
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -121,6 +122,41 @@ async def test_timeout_includes_the_wait_for_a_connection(
         await client.request("GET", NODES.path(), timeout=0.02)
     await first
     assert len(api.log) == 1
+
+
+async def test_request_without_a_response_is_reported(
+    api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the server did not begin to respond: neither an error nor a wait of the client
+    shows that it hangs."""
+    monkeypatch.setattr(transport, "MAX_CONNECTIONS", 1)
+    client = await client_for(api)
+    reports: list[str] = []
+    forget = client.on_unanswered(lambda: reports.append("no response"))
+    api.fail(Fault(code=500))
+    with pytest.raises(api_errors.ApiError):
+        await client.list(NODES)
+    api.fail(Fault(delay=0.5))
+    api.clear_log()
+    slow = asyncio.create_task(client.list(NODES))
+    await api.until(lambda: api.log)
+    with pytest.raises(api_errors.Unreachable):
+        await client.request("GET", NODES.path(), timeout=0.02)
+    await slow
+    assert reports == []
+    api.fail(Fault(delay=60, times=None))
+    for _ in range(2):
+        with pytest.raises(api_errors.Unreachable):
+            await client.fenced(open_fence()).request("PATCH", "/x", body={}, timeout=0.02)
+        forget()
+    assert reports == ["no response"]
+
+
+def open_fence() -> Fence:
+    """A fence that writes pass for a minute."""
+    fence = Fence()
+    fence.extend(clock() + 60)
+    return fence
 
 
 async def test_cancelled_request_releases_its_slot(
