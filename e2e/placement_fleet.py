@@ -195,12 +195,12 @@ def running_fleet(clusters: dict[str, Cluster], folder: Path) -> Iterator[Fleet]
         way, through_way = _way(remote, folder)
         stack.callback(way.close)
         bridges = {
-            "cheap": stack.enter_context(_joined(home, through_way, "cheap", folder)),
-            "expensive": stack.enter_context(_joined(home, remote, "expensive", folder)),
+            "cheap": stack.enter_context(joined(home, through_way, "cheap", folder)),
+            "expensive": stack.enter_context(joined(home, remote, "expensive", folder)),
         }
         remote.kubectl("label", "node", *workers[2:4], f"{RACK}=own", "--overwrite")
         fleet = Fleet(home, remote, account, folder, bridges, way)
-        # Until then, the placer decides by the sums of the Nodes.
+        # Until then, pods wait for it.
         rooms = [f"room-{it}" for it in ("cheap", "expensive")]
         wait_for(
             lambda: {*rooms} <= _names(get(home, "configmaps", namespace="cluster-bridge")),
@@ -235,7 +235,8 @@ def _way(remote: Cluster, folder: Path) -> tuple[FaultyRemote, Cluster]:
 
 
 @contextmanager
-def _joined(home: Cluster, remote: Cluster, cls: str, folder: Path) -> Iterator[Bridge]:
+def joined(home: Cluster, remote: Cluster, cls: str, folder: Path) -> Iterator[Bridge]:
+    """A virtual node with this name and class for the remote's nodes with the label ``pool``."""
     options = (
         *("--name", cls, "--home-name", "e2e", "--port", "0", "--node-selector", f"pool={cls}"),
         *("--labels", f"class={cls},{RACK}={cls}", "--unschedulable-timeout", "2"),

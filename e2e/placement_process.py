@@ -24,23 +24,32 @@ DECIDING = "deciding"
 @contextmanager
 def deciding(home: Cluster, folder: Path) -> Iterator[None]:
     """The process decides Kueue's admission check for the block."""
+    with installed(home):
+        limited = service_accounts.handle_of(home, folder, ACCOUNT)
+        log = folder / "placement.log"
+        command: list[str | Path] = [BRIDGE, "placement", "run", "--kueue", "auto"]
+        env = {"KUBECONFIG": str(limited.kubeconfig), "NO_COLOR": "1"}
+        process = background_process.start(command, log, env=env)
+        try:
+            wait_for(lambda: DECIDING in log.read_text(), "the process decides the check")
+            yield
+            assert process.poll() is None, "the process has ended"
+        finally:
+            has_stopped = background_process.end(process, grace=bridge_process.STOP_SECONDS)
+            print(log.read_text())
+        assert has_stopped, f"not stopped in {bridge_process.STOP_SECONDS:.0f} s"
+
+
+@contextmanager
+def installed(home: Cluster) -> Iterator[None]:
+    """Home has the objects of placement for the block, without an admission policy."""
     objects = _objects()
     _kubectl(home, "apply", objects)
-    limited = service_accounts.handle_of(home, folder, ACCOUNT)
-    log = folder / "placement.log"
-    command: list[str | Path] = [BRIDGE, "placement", "run", "--kueue", "auto"]
-    env = {"KUBECONFIG": str(limited.kubeconfig), "NO_COLOR": "1"}
-    process = background_process.start(command, log, env=env)
     try:
-        wait_for(lambda: DECIDING in log.read_text(), "the process decides the check")
         yield
-        assert process.poll() is None, "the process has ended"
     finally:
-        has_stopped = background_process.end(process, grace=bridge_process.STOP_SECONDS)
-        print(log.read_text())
         # Bridges use the namespace too.
         _kubectl(home, "delete", [it for it in objects if it["kind"] != "Namespace"])
-    assert has_stopped, f"not stopped in {bridge_process.STOP_SECONDS:.0f} s"
 
 
 def _objects() -> list[Json]:

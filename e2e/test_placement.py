@@ -15,6 +15,7 @@ from e2e.placement_fleet import (
     TIERS,
     Fleet,
     deployment,
+    joined,
     placed_namespace,
     placement_policy,
     pod,
@@ -158,3 +159,34 @@ def _held(fleet: Fleet, pods: list[Json]) -> list[bool]:
     create = ("create", "--dry-run=server", "-o", "json", "-f", "-")
     made = [json.loads(fleet.home.kubectl(*create, input=json.dumps(it)).stdout) for it in pods]
     return [bool(it["spec"].get("schedulingGates")) for it in made]
+
+
+def test_remote_is_not_passed_over_before_its_room_is_published(
+    fleet: Fleet, namespace: str
+) -> None:
+    """A quota keeps the bridge from publishing; a later tier has room."""
+    late = {"name": "late", "remotes": {"matchLabels": {"class": "late"}}}
+    fleet.policy(namespace, tiers=[late, TIERS[2]])
+    quota = ("quota", "none", "-n", "cluster-bridge")
+    last = get(fleet.remote, "nodes")[-1]["metadata"]["name"]
+    fleet.remote.kubectl("label", "node", last, "pool=late", "--overwrite")
+    fleet.home.kubectl("create", *quota, "--hard=count/configmaps=0")
+    try:
+        with joined(fleet.home, fleet.remote, "late", fleet.folder):
+            wait_for(
+                lambda: any(map(is_ready, get(fleet.home, "nodes", selector="class=late"))),
+                "the virtual node is Ready",
+            )
+            fleet.apply(pod("a", namespace, 1))
+            wait_for(lambda: _messages(fleet, namespace, "WaitingForPlacement"), "the pod waits")
+            [message] = _messages(fleet, namespace, "WaitingForPlacement")
+            assert "late: its bridge has not published the remote's room yet" in message
+            assert "expensive: tier late comes first" in message
+            assert fleet.places(namespace) == {"": 1}
+    finally:
+        fleet.home.kubectl("delete", *quota)
+
+
+def _messages(fleet: Fleet, namespace: str, reason: str) -> list[str]:
+    events = get(fleet.home, "events", namespace=namespace)
+    return [it["message"] for it in events if it["reason"] == reason]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
 from sync.base.resource_version import version_of
+from sync.engine.engine import utc_now
 from sync.kube import discovery
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
@@ -23,9 +25,16 @@ from sync.placement import placer_lease
 from sync.placement.home_state import HomeState, slim_pod
 from sync.placement.refusals import Refusals
 from translators.fit import published_room
-from translators.object_accessors import Object, metadata, name_of, namespace_of
+from translators.object_accessors import (
+    Object,
+    condition_of,
+    metadata,
+    name_of,
+    namespace_of,
+)
 from translators.placement.decision import Decision, decide
 from translators.placement.placement_policy import PlacementPolicy, policy_for
+from translators.timestamps import parse_time
 
 
 @dataclass(slots=True)
@@ -58,7 +67,7 @@ class Snapshot:
 async def read_snapshot(home: KubeClient, policies: Sequence[Object] | None = None) -> Snapshot:
     """Reads home. ``policies``: use these instead of home's. Raises KubeError if nodes or pods
     cannot be read."""
-    state, refusals, not_checked = HomeState(), Refusals(), list[str]()
+    refusals, not_checked = Refusals(), list[str]()
     defined = await discovery.serves_resource(home, PLACEMENT_POLICIES)
 
     nodes, pods, namespaces, rooms, found = await asyncio.gather(
@@ -76,6 +85,9 @@ async def read_snapshot(home: KubeClient, policies: Sequence[Object] | None = No
         ),
         _policies(home, policies, defined=defined, not_checked=not_checked),
     )
+    now = utc_now()
+    # Where home serves no PlacementPolicies, no bridge is about to publish.
+    state = HomeState(ready_for=lambda it: _ready_for(it, found, now) if defined else math.inf)
     for node in nodes:
         state.node_changed(None, node)
     for policy in found:
@@ -93,6 +105,16 @@ async def read_snapshot(home: KubeClient, policies: Sequence[Object] | None = No
         refusals=refusals,
         not_checked=not_checked,
     )
+
+
+def _ready_for(node: Object, policies: Sequence[Object], now: str) -> float:
+    """Seconds for which the node has been Ready and home has had policies: since then its bridge
+    has had a reason to publish the remote's room."""
+    created = [metadata(it).get("creationTimestamp") for it in policies]
+    first_policy = min((parse_time(it) for it in created if it), default=None)
+    ready = condition_of(node, "Ready").get("lastTransitionTime")
+    since = [it for it in (first_policy, parse_time(ready) if ready else None) if it is not None]
+    return max(0.0, (parse_time(now) - max(since)).total_seconds()) if since else math.inf
 
 
 async def _items(listing: Awaitable[Page]) -> list[Object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bridge.rbac.permissions import NODE, Permission
 from sync.kube.api_resources import (
     CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,
     LEASES,
     NAMESPACES,
@@ -16,7 +17,7 @@ from sync.kube.api_resources import (
     PLACEMENT_POLICIES,
     PODS,
 )
-from sync.placement import placer_lease
+from sync.placement import placer_lease, room_publisher
 from translators.fit import published_room
 
 #: Optional at home, for the bridge's account: without these the placer does not know the remote's
@@ -28,6 +29,12 @@ HOME_ROOM = (
         ("patch",),
         namespace=published_room.NAMESPACE,
         names=(published_room.config_map_name(NODE),),
+    ),
+    # To publish as soon as the room is needed (`--publish-room auto`).
+    Permission(
+        CUSTOM_RESOURCE_DEFINITIONS,
+        ("list", "watch"),
+        names=tuple(str(it) for it in room_publisher.READ_BY),
     ),
     # To see whether a placer runs.
     Permission(LEASES, ("get",), namespace=published_room.NAMESPACE, names=(placer_lease.NAME,)),

@@ -137,13 +137,16 @@ class HomeView:
         return self.workloads.store.by_index(_HOSTNAME, hostname)
 
     def room_of(self, node: str) -> PublishedRoom | None:
-        """The published room; None if there is none, or if it cannot be read."""
+        """The published room; None if there is none, if it cannot be read, or if it is that of an
+        earlier Node of the name."""
         key = Key(published_room.NAMESPACE, published_room.config_map_name(node))
         found = self.rooms.store.get(key)
         try:
-            return published_room.read_room(found) if found is not None else None
+            room = published_room.read_room(found) if found is not None else None
         except RoomError:
             return None
+        known = self.nodes.store.get(Key("", node))
+        return room if room and known and room.is_of(known) else None
 
     def promises(self, of: Object, node: str, home_version: int) -> Promises:
         """The pods of a Workload for which a ledger of the node does not account yet;

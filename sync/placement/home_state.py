@@ -30,7 +30,7 @@ from translators.fit.node_groups import (
     node_group,
 )
 from translators.fit.published_room import PublishedRoom
-from translators.object_accessors import Object, metadata, name_of, uid_of
+from translators.object_accessors import Object, is_ready, metadata, name_of, uid_of
 from translators.ownership_labels import LABEL_PLACEMENT, LABEL_VIRTUAL
 from translators.placement import placed_pod
 from translators.placement.decision import HOME, Remote, Room
@@ -42,9 +42,12 @@ from translators.placement.placement_policy import (
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a bound pod is in transit no longer, whatever its remote's room accounts for:
-#: a bridge publishes changes within a few seconds.
-TRANSIT_SECONDS = 30.0
+#: Seconds after which a bound pod is in transit no longer, whatever its remote's room accounts for.
+#: A bridge that works publishes within seconds that it does; the time is for bridges that stopped.
+TRANSIT_SECONDS = 300.0
+#: Seconds for which the room of a Ready virtual node is awaited: its bridge publishes it within
+#: seconds once it is needed, unless it lacks the permission.
+ROOM_SECONDS = 30.0
 
 
 def slim_pod(pod: Object) -> Object:
@@ -72,9 +75,14 @@ class _Transit:
 
 
 class HomeState:
-    """The state by events. ``room`` and ``counts`` are the input of a decision."""
+    """The state by events. ``room`` and ``counts`` are the input of a decision.
 
-    def __init__(self) -> None:
+    ``ready_for``: for how many seconds the room of a node could have been published when the node
+    is first seen; by default for none.
+    """
+
+    def __init__(self, *, ready_for: Callable[[Object], float] | None = None) -> None:
+        self._ready_for = ready_for
         self._handlers: Callbacks[[]] = Callbacks("room of placement")
         self._nodes: dict[str, Object] = {}
         self._pods: dict[str, tuple[str, Amounts]] = {}
@@ -83,6 +91,8 @@ class HomeState:
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._transit: defaultdict[str, dict[str, _Transit]] = defaultdict(dict)
         self._published: dict[str, PublishedRoom] = {}
+        # By virtual node without published room, until when (monotonic) the room is awaited.
+        self._awaited_until: dict[str, float] = {}
         # The room that is left for further pods, by candidate; computed again after a change.
         self._remaining: dict[str, tuple[NodeGroup, ...]] = {}
         self.policies: dict[str, PlacementPolicy] = {}
@@ -101,6 +111,7 @@ class HomeState:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = new
+        self._await_room(name, new)
         if old is not None and new is not None and _shape(old) == _shape(new):
             return  # A heartbeat.
         if LABEL_VIRTUAL not in (metadata(new or old or {}).get("labels") or {}):
@@ -148,6 +159,13 @@ class HomeState:
                 self.invalid_policies[name] = str(error)
                 log.warning("home: PlacementPolicy %s is ignored: %s", name, error)
         self._handlers()
+
+    def _await_room(self, name: str, node: Object | None) -> None:
+        if node is None or not is_ready(node) or not published_room.publishes(node):
+            self._awaited_until.pop(name, None)
+        elif name not in self._awaited_until:
+            ready_for = self._ready_for(node) if self._ready_for is not None else 0.0
+            self._awaited_until[name] = monotonic() + ROOM_SECONDS - ready_for
 
     def _follow_placed(self, uid: str, pod: Object | None, node: str) -> None:
         before = self._records.pop(uid, None)
@@ -212,9 +230,24 @@ class HomeState:
                 if not it.bound_version:
                     unbound.update(pod_requests.requests_of(it.pod))
             free = free_resources(allocatable, self._used.get(name, {}), unbound)
-            groups = self._groups(name) if name in self._published else None
-            remotes.append(Remote(node, free, groups))
+            groups = self._groups(name) if self._has_room(node) else None
+            awaited = self._awaited_until.get(name, 0.0) > monotonic()
+            remotes.append(Remote(node, free, groups, is_awaited=awaited))
         return Room(remotes, self._groups(HOME))
+
+    def seconds_until_not_awaited(self) -> float | None:
+        """Seconds until the room of a next virtual node is awaited no longer; None if none is."""
+        now = monotonic()
+        ends = [
+            end - now
+            for name, end in self._awaited_until.items()
+            if end > now and not self._has_room(self._nodes[name])
+        ]
+        return min(ends, default=None)
+
+    def _has_room(self, node: Object) -> bool:
+        published = self._published.get(name_of(node))
+        return published is not None and published.is_of(node)
 
     def _groups(self, candidate: str) -> tuple[NodeGroup, ...]:
         if candidate in self._remaining:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -162,7 +163,10 @@ class Placer:
 
     async def _retry_after_changes(self) -> None:
         while True:
-            await self._room_changed.wait()
+            with contextlib.suppress(TimeoutError):
+                # At the end of this time pods need no longer wait for the room of a remote.
+                async with asyncio.timeout(self.state.seconds_until_not_awaited()):
+                    await self._room_changed.wait()
             await asyncio.sleep(COLLECT_SECONDS)
             self._room_changed.clear()
             self._without_place.clear()

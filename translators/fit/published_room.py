@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from translators.fit.node_groups import NodeGroup, RoomError, from_json, to_json
-from translators.object_accessors import Object, name_of
+from translators.object_accessors import Object, metadata, name_of, uid_of
 from translators.ownership_labels import DOMAIN
 
 #: Whether a bridge publishes: with ``auto`` where home serves PlacementPolicies or Kueue's
@@ -25,6 +25,8 @@ NOTICED_MINUTES = 6
 NAMESPACE = "cluster-bridge"
 #: Selects the ConfigMaps.
 LABEL_ROOM = f"{DOMAIN}/room"
+#: On the Node of a virtual node whose bridge publishes, with the mode; absent with ``off``.
+ANNOTATION_PUBLISHES = f"{DOMAIN}/publish-room"
 _PREFIX = "room-"
 
 
@@ -35,6 +37,13 @@ class PublishedRoom:
     groups: tuple[NodeGroup, ...]
     home_version: int = 0
     """0 if unknown."""
+    node_uid: str = ""
+    """The UID of the Node that the ConfigMap belongs to; "" if it belongs to none."""
+
+    def is_of(self, node: Object) -> bool:
+        """Whether the room is that of this Node, and not of an earlier one of the name, whose
+        ConfigMap home's garbage collector has not deleted yet."""
+        return self.node_uid in ("", uid_of(node))
 
 
 def config_map_name(node: str) -> str:
@@ -46,6 +55,11 @@ def node_of(config_map: Object) -> str:
     """The virtual node that the ConfigMap is for; "" if its name names none."""
     name = name_of(config_map)
     return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
+
+
+def publishes(node: Object) -> bool:
+    """Whether the virtual node's bridge publishes its room once it is needed."""
+    return ANNOTATION_PUBLISHES in (metadata(node).get("annotations") or {})
 
 
 def room_config_map(node: Object, groups: Iterable[NodeGroup], home_version: int) -> Object:
@@ -71,7 +85,9 @@ def read_room(config_map: Object) -> PublishedRoom:
     if "room" not in data:
         raise RoomError("the ConfigMap has no key room")
     version = str(data.get("homeVersion") or "0")
+    owners = metadata(config_map).get("ownerReferences") or ()
     return PublishedRoom(
         from_json(str(data["room"])),
         int(version) if version.isascii() and version.isdecimal() and len(version) < 20 else 0,
+        next((str(it.get("uid")) for it in owners if it.get("kind") == "Node"), ""),
     )

@@ -3,6 +3,9 @@
 Each candidate gets a verdict with a reason, whether it is chosen or not. A virtual node is possible
 if home's scheduler would bind the pod to it, and if one of the remote's real nodes can take the pod
 (`translators.fit`). Home is possible if one of home's own nodes can take the pod.
+
+A virtual node whose room is expected within seconds is unknown: unless another candidate of its
+tier is possible, the pod waits for that room and does not go to a later tier.
 """
 
 from __future__ import annotations
@@ -27,10 +30,13 @@ HOME = "(home)"
 TOLERATION: Object = {"key": LABEL_VIRTUAL, "operator": "Exists"}
 #: The cost of a node without the label, or with one that is no number.
 NO_COST = 0.0
+NOT_PUBLISHED = "its bridge publishes no room (bridge join --publish-room)"
+NOT_PUBLISHED_YET = "its bridge has not published the remote's room yet, which takes seconds"
 
 #: chosen; possible: the pod could run there, and another candidate is better; impossible: now, for
-#: the reason; excluded: no tier selects the candidate.
-Outcome = Literal["chosen", "possible", "impossible", "excluded"]
+#: the reason; unknown: its bridge is about to publish the remote's room; excluded: no tier selects
+#: the candidate.
+Outcome = Literal["chosen", "possible", "impossible", "unknown", "excluded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class Remote:
     groups: tuple[NodeGroup, ...] | None = None
     """The remote's room, less what pods need that are on their way there; None if it is not
     published."""
+    is_awaited: bool = False
+    """Whether the room is not published yet and will be within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +106,11 @@ def decide(
     pod, blocked = as_placed(pod), blocked or {}
     verdicts: dict[str, Verdict] = {}
     choice: str | None = None
-    chosen_tier = ""
+    # The first tier that has a candidate, or may have one.
+    first_tier = ""
     for tier in policy.tiers:
         ranked: list[tuple[tuple[float, ...], str, str]] = []
+        unknown = False
         for candidate, labels in _candidates(tier, room):
             if candidate in verdicts:
                 continue
@@ -108,21 +118,26 @@ def decide(
             failure = failure or _failure(pod, policy, candidate, room)
             if failure:
                 verdicts[candidate] = Verdict(candidate, "impossible", failure, tier.name)
+            elif policy.require_fit and _is_awaited(candidate, room):
+                verdicts[candidate] = Verdict(candidate, "unknown", NOT_PUBLISHED_YET, tier.name)
+                unknown = True
             else:
                 rank, reason = _rank(tier, candidate, labels, counts)
                 ranked.append((rank, candidate, reason))
         ranked.sort()
         for position, (_, candidate, fits) in enumerate(ranked):
-            outcome: Outcome = "chosen" if choice is None and position == 0 else "possible"
-            reason = fits if choice is None else f"tier {chosen_tier} comes first"
+            outcome: Outcome = "possible" if first_tier or position else "chosen"
+            reason = f"tier {first_tier} comes first" if first_tier else fits
             verdicts[candidate] = Verdict(candidate, outcome, reason, tier.name)
-        if choice is None and ranked:
-            choice, chosen_tier = ranked[0][1], tier.name
+        if not first_tier and (ranked or unknown):
+            first_tier = tier.name
+            choice = ranked[0][1] if ranked else None
     for candidate in (HOME, *(name_of(it.node) for it in room.remotes)):
         if candidate not in verdicts:
             reason = f"no tier of policy {policy.name} selects it"
             verdicts[candidate] = Verdict(candidate, "excluded", reason)
-    return Decision(policy.name, choice, chosen_tier, tuple(verdicts.values()))
+    tier_name = first_tier if choice is not None else ""
+    return Decision(policy.name, choice, tier_name, tuple(verdicts.values()))
 
 
 def as_placed(pod: Object) -> Object:
@@ -203,8 +218,14 @@ def _failure(pod: Object, policy: PlacementPolicy, candidate: str, room: Room) -
     if not policy.require_fit:
         return ""
     if remote.groups is None:
-        return "its bridge publishes no room (bridge join --publish-room)"
+        return "" if remote.is_awaited else NOT_PUBLISHED
     return _first(misfits(in_remote(pod), remote.groups), "no node of the remote fits")
+
+
+def _is_awaited(candidate: str, room: Room) -> bool:
+    return any(
+        it.is_awaited and it.groups is None for it in room.remotes if name_of(it.node) == candidate
+    )
 
 
 def _first(reasons: Sequence[str], text: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.placement import simulation
+from bridge.placement import cluster_snapshot, simulation
 from bridge.placement.cluster_snapshot import Snapshot, read_snapshot
-from sync.kube.api_resources import PLACEMENT_POLICIES
+from sync.kube.api_resources import NODES, PLACEMENT_POLICIES
 from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi
 from tests.sync.placement.placed_home import TIERS, Home
@@ -52,6 +52,22 @@ async def test_each_pod_takes_its_room(home: Home, client: KubeClient) -> None:
     reasons = {it["candidate"]: it["reason"] for it in answer["candidates"]}
     assert reasons["home"].startswith("no node of home fits: requests cpu 1, 0 free")
     assert reasons["c"].startswith("no node of the remote fits")
+
+
+async def test_room_that_is_about_to_be_published_is_unknown(
+    home: Home, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.policy(tiers=TIERS[1:])
+    home.api.remove(NODES, "c")
+    home.joining("c")
+    home.remote("e", 4000, cls="expensive")
+    [answer] = answers(await read_snapshot(client), deployment(1))
+    assert (answer["placed"], answer["waiting"]) == ({}, 1)
+    outcomes = {it["candidate"]: it["outcome"] for it in answer["candidates"]}
+    assert outcomes == {"home": "excluded", "c": "unknown", "e": "possible"}
+    monkeypatch.setattr(cluster_snapshot, "utc_now", lambda: "2100-01-01T00:00:00Z")
+    [answer] = answers(await read_snapshot(client), deployment(1))
+    assert answer["placed"] == {"e": 1}, "its bridge had years to publish"
 
 
 async def test_policies_of_a_file_replace_those_of_home(home: Home, client: KubeClient) -> None:

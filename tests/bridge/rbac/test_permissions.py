@@ -35,6 +35,7 @@ from bridge.rbac.placement_permissions import HOME_ROOM
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
     ENDPOINT_SLICES,
     LEASES,
     NAMESPACES,
@@ -394,6 +395,12 @@ async def use_kubelet_api(run: RunningJoin, remote: FakeApi) -> None:
                     await answer.read()
 
 
+async def watch_definitions(two: Clusters) -> None:
+    """A bridge that waits until home needs the remote's room, as by default."""
+    async with running_join(two, two.but(accept_namespaces=("*",))):
+        await two.home.until(lambda: two.home.open_watches(CUSTOM_RESOURCE_DEFINITIONS))
+
+
 async def test_tables_match_requests_of_the_bridge(
     two: Clusters, soon: None, tmp_path: Path
 ) -> None:
@@ -412,6 +419,7 @@ async def test_tables_match_requests_of_the_bridge(
         cert_dir=tmp_path / "serving",
         publish_room="on",
     )
+    await watch_definitions(two)
     async with running_join(
         two, settings
     ):  # finds its own Node, and reports the obstacle once more

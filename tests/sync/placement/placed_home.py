@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -54,14 +54,26 @@ class Home:
         spec = {"namespaces": ["default"], "tiers": TIERS, **spec}
         self.api.put(PLACEMENT_POLICIES.manifest({"name": "p"}, spec=spec))
 
-    def node(self, name: str, cpu: str, *, minutes: int = 10, **labels: str) -> None:
+    def node(
+        self,
+        name: str,
+        cpu: str,
+        *,
+        minutes: int = 10,
+        annotations: Mapping[str, str] | None = None,
+        **labels: str,
+    ) -> None:
         """A node with 100 pods of room that has been ready for so long."""
         since = format_time(parse_time(self.now) - timedelta(minutes=minutes))
         for _ in range(2):  # A creation ignores the status.
             self.api.put(
                 objects.node(name)
                 | {
-                    "metadata": {"name": name, "labels": labels},
+                    "metadata": {
+                        "name": name,
+                        "labels": labels,
+                        "annotations": {**(annotations or {})},
+                    },
                     "status": {
                         "allocatable": {"cpu": cpu, "pods": "100"},
                         "conditions": [
@@ -71,13 +83,22 @@ class Home:
                 }
             )
 
+    def joining(self, name: str, cls: str = "cheap") -> None:
+        """A virtual node whose bridge is about to publish the remote's room."""
+        self._virtual_node(name, cls, 0, {published_room.ANNOTATION_PUBLISHES: "auto"})
+
     def remote(
         self, name: str, *cpus: int, cls: str = "cheap", version: int = 0, minutes: int = 10
     ) -> None:
         """A virtual node whose remote has one real node with each of these free millicores."""
-        labels = {LABEL_VIRTUAL: "true", "class": cls, "kubernetes.io/hostname": name}
-        self.node(name, "1000", minutes=minutes, **labels)
+        self._virtual_node(name, cls, minutes, {})
         self.room(name, *cpus, version=version)
+
+    def _virtual_node(
+        self, name: str, cls: str, minutes: int, annotations: Mapping[str, str]
+    ) -> None:
+        labels = {LABEL_VIRTUAL: "true", "class": cls, "kubernetes.io/hostname": name}
+        self.node(name, "1000", minutes=minutes, annotations=annotations, **labels)
 
     def room(self, name: str, *cpus: int, version: int = 0) -> None:
         """Publishes the remote's room."""

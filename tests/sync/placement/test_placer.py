@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from time import monotonic
 
-from sync.kube.api_resources import CONFIG_MAPS, PLACEMENT_POLICIES, PODS
+import pytest
+
+from sync.kube.api_resources import CONFIG_MAPS, NODES, PLACEMENT_POLICIES, PODS
+from sync.placement import home_state
 from tests.sync.placement.placed_home import TIERS, Home
 from translators.fit import published_room
 from translators.placement import placed_pod
@@ -32,6 +36,57 @@ async def test_burst_never_gets_more_room_than_there_is(home: Home) -> None:
         lambda: sorted(filter(None, (home.choice(f"p{it}") for it in range(8)))) == [*"ccce"]
     )
     assert "no node of the remote fits" in await home.event("WaitingForPlacement")
+
+
+async def test_room_of_a_joining_remote_is_awaited(home: Home) -> None:
+    home.policy(tiers=TIERS[1:])
+    home.joining("c")
+    home.remote("e", 4000, cls="expensive")
+    home.pod("a")
+    assert "has not published the remote's room yet" in await home.event("WaitingForPlacement")
+    assert home.choice("a") is None
+    home.room("c", 2000)
+    await home.placed(a="c")
+
+
+async def test_room_is_not_awaited_for_ever(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home_state, "ROOM_SECONDS", 0.3)
+    home.policy(tiers=TIERS[1:])
+    home.joining("c")
+    home.remote("e", 4000, cls="expensive")
+    home.pod("a")
+    await home.event("WaitingForPlacement")
+    await home.placed(a="e")
+
+
+async def test_room_of_an_earlier_node_of_the_name_is_ignored(home: Home) -> None:
+    home.policy(tiers=TIERS[1:])
+    home.remote("c", 2000)
+    home.api.remove(NODES, "c")
+    home.joining("c")
+    home.pod("a")
+    await home.event("WaitingForPlacement")
+    assert home.choice("a") is None
+    home.api.remove(CONFIG_MAPS, "room-c", published_room.NAMESPACE)
+    home.room("c", 2000)
+    await home.placed(a="c")
+
+
+async def test_stopped_bridge_gives_no_room_twice(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its room shows pods that it has not seen as free."""
+    home.policy(tiers=TIERS[1:])
+    home.remote("c", 2000)
+    home.pod("a")
+    await home.placed(a="c")
+    home.api.bind("a", "c", "default")
+    now = monotonic()
+    monkeypatch.setattr(home_state, "monotonic", lambda: now + 120)
+    home.room("c", 2000, 500)
+    home.pod("b", "2")
+    await home.event("WaitingForPlacement")
+    assert home.choice("b") is None
 
 
 async def test_pod_that_fits_no_single_node_waits_for_room(home: Home) -> None:

@@ -6,7 +6,13 @@ import asyncio
 
 import pytest
 
-from sync.kube.api_resources import LEASES, NAMESPACES, NODES, PODS
+from sync.kube.api_resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+)
 from sync.placement import placer_absence, placer_lease, room_publisher
 from sync.placement.placer_absence import NO_PLACER
 from tests import objects
@@ -65,7 +71,7 @@ async def test_pods_stay_held_where_no_placer_ever_ran(watching: EngineHarness) 
 async def test_lease_is_not_read_where_home_has_no_policies(watching: EngineHarness) -> None:
     watching.publish_room = "auto"
     await watching.start()
-    await watching.home.until(lambda: watching.home.requests("GET", "/apis/cluster-bridge.io/*"))
+    await watching.home.until(lambda: watching.home.open_watches(CUSTOM_RESOURCE_DEFINITIONS))
     await watching.settle()
     assert not watching.home.requests("GET", f"*/leases/{placer_lease.NAME}")
     assert watching.home.find(NODES, NODE) is not None

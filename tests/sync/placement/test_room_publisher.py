@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from sync.kube.api_resources import CONFIG_MAPS, KUEUE_ADMISSION_CHECKS, NAMESPACES, NODES
+from sync.kube.api_resources import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    KUEUE_ADMISSION_CHECKS,
+    NAMESPACES,
+    NODES,
+    PLACEMENT_POLICIES,
+    PODS,
+    Resource,
+)
 from sync.placement import room_publisher
 from tests import objects
+from tests.fakeapi.faults import Fault
 from tests.sync.engine_harness import NODE, EngineHarness
 from translators.capacity.node_capacity import OfferLimits
 from translators.fit import published_room
-from translators.fit.node_groups import RoomError
+from translators.fit.node_groups import NodeGroup, RoomError
 from translators.fit.published_room import NAMESPACE, PublishedRoom, read_room
 from translators.object_accessors import Object
 
@@ -98,27 +108,89 @@ async def test_nodes_of_an_elastic_remote_are_room(publishing: EngineHarness) ->
     assert added.free == {"cpu": 8_000, "example.com/gpu": 1}
 
 
-async def test_auto_publishes_only_for_policies(publishing: EngineHarness) -> None:
+def definition(resource: Resource, *, established: bool = True) -> Object:
+    status = "True" if established else "False"
+    return CUSTOM_RESOURCE_DEFINITIONS.manifest(
+        {"name": str(resource)},
+        spec={"versions": [{"name": resource.version, "served": True}]},
+        status={"conditions": [{"type": "Established", "status": status}]},
+    )
+
+
+def put_definition(harness: EngineHarness, resource: Resource, *, established: bool = True) -> None:
+    for _ in range(2):  # A creation ignores the status.
+        harness.home.put(definition(resource, established=established))
+
+
+@pytest.mark.parametrize("resource", [PLACEMENT_POLICIES, KUEUE_ADMISSION_CHECKS])
+async def test_auto_publishes_once_home_serves_what_reads_it(
+    publishing: EngineHarness, resource: Resource
+) -> None:
+    """At once, and without a request while home does not."""
     publishing.publish_room = "auto"
     await publishing.start()
+    await publishing.home.until(lambda: publishing.home.open_watches(CUSTOM_RESOURCE_DEFINITIONS))
+    publishing.clear_logs()
+    publishing.remote.put(worker("worker", "8"))
+    put_definition(publishing, resource, established=False)
     await publishing.settle()
     assert publishing.home.find(CONFIG_MAPS, NAME, NAMESPACE) is None
+    assert not publishing.home.requests("GET", f"/apis/{resource.api_version}")
+    put_definition(publishing, resource)
+    await room(publishing, [8000])
+    await publishing.home.until(
+        lambda: not publishing.home.open_watches(CUSTOM_RESOURCE_DEFINITIONS)
+    )
 
 
-async def test_auto_publishes_for_kueue(publishing: EngineHarness) -> None:
+async def test_auto_asks_without_permission_to_watch(
+    publishing: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room_publisher, "ASK_SPACING", 0.01)
+    monkeypatch.setattr(room_publisher, "ASK_AGAIN", 0.02)
     publishing.publish_room = "auto"
-    publishing.home.register(KUEUE_ADMISSION_CHECKS)
+    publishing.home.fail(Fault(path="*/customresourcedefinitions*", code=403, times=None))
     await publishing.start()
+    await publishing.home.until(
+        lambda: len(publishing.home.requests("GET", "/apis/cluster-bridge.io/v1alpha1")) > 2
+    )
+    publishing.home.register(PLACEMENT_POLICIES)
     await room(publishing, [4000])
 
 
-async def test_auto_publishes_after_a_later_installation_of_kueue(
+async def test_new_pod_is_accounted_for_though_the_groups_stay(
     publishing: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although nothing else changes at home or in the remote."""
+    """As where the amounts are rounded."""
+    await publishing.start()
+    await room(publishing, [4000])
+    rounded = [NodeGroup(free={"cpu": 4000}, pods=10)]
+    monkeypatch.setattr(room_publisher.RoomPublisher, "room", lambda _: (*rounded,))
+    await _is_accounted_for(publishing, publishing.pod(containers=container("1m")))
+    # For a placer that starts only now, the pod is in transit in this version.
+    waiting = {"type": "PodScheduled", "status": "True"}
+    publishing.home.update(PODS, "a", {"status": {"conditions": [waiting]}}, "default")
+    await _is_accounted_for(publishing, publishing.home_pod())
+
+
+async def _is_accounted_for(harness: EngineHarness, pod: Object) -> None:
+    version = int(pod["metadata"]["resourceVersion"])
+
+    def is_published() -> bool:
+        config_map = harness.home.get(CONFIG_MAPS, NAME, NAMESPACE)
+        return read_room(config_map).home_version >= version
+
+    await harness.home.until(is_published)
+
+
+async def test_auto_asks_for_a_later_installation_of_kueue(
+    publishing: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although nothing else changes at home or in the remote, and no definition can be watched."""
     monkeypatch.setattr(room_publisher, "ASK_SPACING", 0.01)
     monkeypatch.setattr(room_publisher, "ASK_AGAIN", 0.01)
     publishing.publish_room = "auto"
+    publishing.home.fail(Fault(path="*/customresourcedefinitions*", code=403, times=None))
     await publishing.start()
     await publishing.settle()
     assert publishing.home.find(CONFIG_MAPS, NAME, NAMESPACE) is None

@@ -48,6 +48,7 @@ def remote(
     free: int = 100_000,
     ready: str = "True",
     published: bool = True,
+    awaited: bool = False,
 ) -> Remote:
     labels = {"class": cls, "kubernetes.io/hostname": name}
     taint = {"key": "cluster-bridge.io/virtual-node", "effect": "NoSchedule"}
@@ -59,7 +60,9 @@ def remote(
         "spec": {"taints": [taint]},
         "status": {"conditions": [{"type": "Ready", "status": ready, "reason": "Lost"}]},
     }
-    return Remote(node, {"cpu": free, "pods": 100}, groups if published else None)
+    return Remote(
+        node, {"cpu": free, "pods": 100}, groups if published else None, is_awaited=awaited
+    )
 
 
 def pod(cpu: int = 1000, namespace: str = "default", **spec: Any) -> Object:
@@ -114,6 +117,32 @@ def test_lost_remote_and_unpublished_room_are_not_chosen() -> None:
     assert decision.choice is None
     assert "not Ready: Lost" in reasons(decision)["c"]
     assert "publishes no room" in reasons(decision)["e"]
+
+
+def test_room_that_is_awaited_keeps_the_pod_from_later_tiers() -> None:
+    awaited = remote("c", "cheap", published=False, awaited=True)
+    decision = choose(pod(), policy(), awaited, DEAR)
+    assert (decision.choice, decision.tier) == (None, "")
+    assert {it.candidate: it.outcome for it in decision.verdicts} == {
+        HOME: "impossible",
+        "c": "unknown",
+        "e": "possible",
+    }
+    assert reasons(decision)["e"] == "tier cheap comes first"
+
+
+def test_room_that_is_awaited_keeps_no_pod_from_its_own_or_an_earlier_tier() -> None:
+    awaited = remote("c", "cheap", published=False, awaited=True)
+    other = remote("d", "cheap", group(2000))
+    assert choose(pod(), policy(), awaited, other).choice == "d"
+    assert choose(pod(), policy(), awaited, home=1000).choice == HOME
+
+
+def test_room_is_not_awaited_where_the_pod_cannot_run_or_need_not_fit() -> None:
+    full = remote("c", "cheap", published=False, awaited=True, free=500)
+    assert choose(pod(), policy(), full, DEAR).choice == "e"
+    awaited = remote("c", "cheap", published=False, awaited=True)
+    assert choose(pod(), policy(*TIERS, requireFit=False), awaited).choice == "c"
 
 
 def test_refusal_leads_to_the_next_tier() -> None:
