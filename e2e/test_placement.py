@@ -113,8 +113,7 @@ def test_pods_are_released_without_a_placer(fleet: Fleet, namespace: str) -> Non
             "a bridge releases the pod",
             seconds=ABSENT_SECONDS,
         )
-        events = get(fleet.home, "events", namespace=namespace)
-        assert "NoPlacerRuns" in {it["reason"] for it in events}
+        wait_for(lambda: _messages(fleet, namespace, "NoPlacerRuns"), "the bridge reports that")
     finally:
         fleet.start_placer()
 
@@ -190,3 +189,31 @@ def test_remote_is_not_passed_over_before_its_room_is_published(
 def _messages(fleet: Fleet, namespace: str, reason: str) -> list[str]:
     events = get(fleet.home, "events", namespace=namespace)
     return [it["message"] for it in events if it["reason"] == reason]
+
+
+def test_policy_decides_within_the_limits_of_offloading(fleet: Fleet, namespace: str) -> None:
+    """In whichever order the API server evaluates both admission policies."""
+    offload = ("offload", namespace, "--by", "policy", "--policy")
+    done = bridge_process.run(*offload, "remote-only", home=fleet.home)
+    assert f"PlacementPolicy {namespace} decides for pods of namespace" in done.stderr
+    try:
+        fleet.apply(pod("remote", namespace, 1))
+        fleet.wait_for_places(namespace, cheap=1)
+        explain = ("explain", "pod/remote", "-n", namespace, "-o", "json")
+        answer = json.loads(bridge_process.run(*explain, home=fleet.home).stdout)
+        assert answer["decidedBy"].startswith(f"PlacementPolicy {namespace}, within the limits of")
+        assert "is offloaded remote-only" in answer["policy"]["candidates"]["home"]
+
+        fleet.policy(namespace, tiers=TIERS[1:])
+        done = bridge_process.run(*offload, "local-only", home=fleet.home)
+        assert "has no tier with home" in done.stderr
+        fleet.apply(pod("local", namespace, 1))
+        wait_for(lambda: _messages(fleet, namespace, "WaitingForPlacement"), "the pod waits")
+        fleet.policy(namespace)
+        own = next(it for it in get(fleet.home, "nodes") if "class" not in it["metadata"]["labels"])
+        wait_for(
+            lambda: fleet.places(namespace) == {"cheap": 1, own["metadata"]["name"]: 1},
+            "the pod runs at home",
+        )
+    finally:
+        bridge_process.run("unoffload", namespace, home=fleet.home)

@@ -11,7 +11,9 @@ optionally selects virtual nodes by their labels.
 
 DaemonSet pods, each of which is for one node, and pods with a node name are exempt: the scheduler
 does not place them, and a kubelet rejects a pod that does not match its node. So are pods with more
-node affinity than any scheduler could evaluate (`MAX_EXPRESSIONS`), since a patch repeats it.
+node affinity than any scheduler could evaluate (`MAX_EXPRESSIONS`), since a patch repeats it. A pod
+that a PlacementPolicy is for is changed like any other, in whichever order admission runs: the
+policy decides among the nodes that remain (`translators.placement.offload_limits`).
 
 The patch is idempotent. `admission_patch` is the response of the webhook;
 `bridge.offload.mutating_admission_policy` implements the same in CEL, and a test on a real API
@@ -24,7 +26,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from translators.object_accessors import Object, is_daemonset_pod, metadata
-from translators.ownership_labels import DOMAIN, LABEL_PLACEMENT, LABEL_VIRTUAL
+from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 
 OffloadPolicy = Literal["burst", "remote-only", "local-only"]
 POLICIES: tuple[OffloadPolicy, ...] = get_args(OffloadPolicy)
@@ -47,9 +49,8 @@ _TOLERATION: Object = {"key": LABEL_VIRTUAL, "operator": "Exists"}
 
 
 def is_exempt(pod: Object) -> bool:
-    """Whether admission does not change the pod. A PlacementPolicy takes precedence."""
-    is_placed = LABEL_PLACEMENT in (metadata(pod).get("labels") or {})
-    return is_placed or is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
+    """Whether admission does not change the pod."""
+    return is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
 
 
 def policy_of(namespace: Object) -> OffloadPolicy | None:

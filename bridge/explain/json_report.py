@@ -27,6 +27,7 @@ from translators.handed_over_namespaces import (
 from translators.object_accessors import (
     HomeNamespace,
     Object,
+    is_daemonset_pod,
     is_deleting,
     is_ready,
     metadata,
@@ -36,6 +37,7 @@ from translators.object_accessors import (
 )
 from translators.ownership_labels import is_owned, is_owned_by_node
 from translators.placement import placed_pod
+from translators.placement.offload_limits import offload_text
 from translators.pod_security import Limit
 from translators.pods import kubelet_admission, pod_status, remote_pod
 from translators.pods.home_scheduler_filters import PredicateFailure
@@ -76,6 +78,7 @@ def build_report(facts: PodFacts) -> Object:
         "node": None,
         "remote": None,
         "placement": _placement(facts),
+        "decidedBy": _decided_by(facts),
         "policy": _policy(facts),
         "nodes": [_candidate(it) for it in facts.candidates],
         "podSecurity": _pod_security(facts) or None,
@@ -161,6 +164,24 @@ def _policy(facts: PodFacts) -> Object | None:
         "waiting": False,
         "candidates": {shown(str(it)): str(why) for it, why in record["reasons"].items()},
     }
+
+
+def _decided_by(facts: PodFacts) -> str | None:
+    """The component that decides on which node the pod runs, or has decided that; None for a pod
+    that does not exist, which a PlacementPolicy could be for."""
+    policy, offload = _policy(facts), offload_text(facts.namespace or {})
+    if is_daemonset_pod(facts.pod):
+        return "its DaemonSet, which selects the node"
+    if policy is not None:
+        limited = f", within the limits of offloading: {offload}" if offload else ""
+        return f"PlacementPolicy {policy['name']}{limited}"
+    if placed_pod.has_gate(facts.pod):
+        return "the placer (bridge placement run)"
+    if not facts.stored:
+        return None
+    released = placed_pod.release_reason(facts.pod)
+    why = f"; no PlacementPolicy decided: {released}" if released else ""
+    return f"home's scheduler{f' and offloading: {offload}' if offload else ''}{why}"
 
 
 def _placement(facts: PodFacts) -> Object:

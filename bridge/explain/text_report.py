@@ -40,7 +40,8 @@ def render_report(answer: Object) -> str:
             if answer["placement"]["bound"]
             else "the pod fits the node; home's scheduler may prefer another"
         ]
-    parts.append(_section("placement", why))
+    by = [f"decided by {answer['decidedBy']}"] if answer["decidedBy"] else []
+    parts.append(_section("placement", [*why, *by]))
     if (policy := answer["policy"]) is not None:
         place = "waits for room" if policy["choice"] is None else f"placed: {policy['choice']}"
         lines = [f"{it}: {reason}" for it, reason in policy["candidates"].items()]

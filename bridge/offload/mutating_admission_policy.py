@@ -17,7 +17,7 @@ from translators.offload_admission_patch import (
     POLICIES,
     PREFERENCE_WEIGHT,
 )
-from translators.ownership_labels import DOMAIN, LABEL_PLACEMENT, LABEL_VIRTUAL
+from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 
 GROUP = "admissionregistration.k8s.io"
 #: The name of all objects.
@@ -57,11 +57,6 @@ MATCH_CONDITIONS: list[Object] = [
     },
     {"name": "names-no-node", "expression": "object.spec.?nodeName.orValue('') == ''"},
 ]
-#: A PlacementPolicy takes precedence.
-_NOT_PLACED: Object = {
-    "name": "without-a-placement-policy",
-    "expression": f"!('{LABEL_PLACEMENT}' in object.metadata.?labels.orValue({{}}))",
-}
 
 
 def object_metadata() -> Object:
@@ -161,7 +156,7 @@ def mutating_policy(version: str) -> Object:
                 "namespaceSelector": NAMESPACE_SELECTOR,
                 "resourceRules": [POD_CREATION],
             },
-            "matchConditions": [*MATCH_CONDITIONS, _NOT_PLACED],
+            "matchConditions": MATCH_CONDITIONS,
             "variables": [{"name": k, "expression": v} for k, v in _VARIABLES.items()],
             "mutations": [
                 {"patchType": "JSONPatch", "jsonPatch": {"expression": " + ".join(_MUTATION)}}

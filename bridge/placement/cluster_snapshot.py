@@ -33,6 +33,7 @@ from translators.object_accessors import (
     namespace_of,
 )
 from translators.placement.decision import Decision, decide
+from translators.placement.offload_limits import excluded_by_offload
 from translators.placement.placement_policy import PlacementPolicy, policy_for
 from translators.timestamps import parse_time
 
@@ -42,8 +43,8 @@ class Snapshot:
     """The state of home at one time."""
 
     state: HomeState
-    namespaces: dict[str, dict[str, str]]
-    """Labels by name."""
+    namespaces: dict[str, Object]
+    """By name."""
     policies_defined: bool
     placer: str = ""
     """The identity that holds the placer's Lease; "" for none."""
@@ -53,15 +54,16 @@ class Snapshot:
 
     def policy_for(self, pod: Object) -> PlacementPolicy | None:
         """The policy that applies to a pod; None if none does."""
-        labels = self.namespaces.get(namespace_of(pod), {})
+        labels = metadata(self.namespaces.get(namespace_of(pod), {})).get("labels") or {}
         return policy_for(pod, self.state.policies.values(), labels)
 
     def decide(self, pod: Object, policy: PlacementPolicy) -> Decision:
         """The decision that the placer would make now, without the pod's volumes."""
-        virtual = [name_of(it) for it in self.state.virtual_nodes()]
-        refused, _ = self.refusals.for_pod(pod, virtual)
+        virtual = self.state.virtual_nodes()
+        blocked, _ = self.refusals.for_pod(pod, [name_of(it) for it in virtual])
+        blocked |= excluded_by_offload(self.namespaces.get(namespace_of(pod), {}), virtual)
         counts = self.state.counts(policy.name)
-        return decide(pod, policy, self.state.room(), counts=counts, blocked=refused)
+        return decide(pod, policy, self.state.room(), counts=counts, blocked=blocked)
 
 
 async def read_snapshot(home: KubeClient, policies: Sequence[Object] | None = None) -> Snapshot:
@@ -99,7 +101,7 @@ async def read_snapshot(home: KubeClient, policies: Sequence[Object] | None = No
         refusals.pod_changed(None, pod)
     return Snapshot(
         state=state,
-        namespaces={name_of(it): metadata(it).get("labels") or {} for it in namespaces},
+        namespaces={name_of(it): it for it in namespaces},
         policies_defined=defined,
         placer=await _placer(home),
         refusals=refusals,

@@ -50,7 +50,7 @@ class _Leaving:
 
 
 class Failback:
-    """The task that evicts. ``pods`` returns the pods of the cache, ``refused`` the virtual nodes
+    """The task that evicts. ``pods`` returns the pods of the cache, ``refused`` the candidates
     to which a pod must not return, with the reason."""
 
     def __init__(

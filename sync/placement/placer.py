@@ -42,8 +42,10 @@ from translators.explain.persistent_volume_claims import PodStorage
 from translators.fit import published_room
 from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
+from translators.offload_admission_patch import ANNOTATION_NODE_SELECTOR
 from translators.placement import placed_pod
 from translators.placement.decision import HOME, Decision, decide, fingerprint
+from translators.placement.offload_limits import excluded_by_offload
 from translators.placement.placement_policy import PlacementPolicy, policy_for
 from translators.timestamps import parse_time
 
@@ -64,7 +66,10 @@ PLACED, WAITING, RELEASED = "Placed", "WaitingForPlacement", "PlacementTimedOut"
 def _slim_namespace(namespace: Object) -> Object:
     meta = metadata(namespace)
     kept = ("name", "uid", "resourceVersion", "labels")
-    return {"metadata": {key: meta[key] for key in kept if key in meta}}
+    slim: Object = {key: meta[key] for key in kept if key in meta}
+    if selector := (meta.get("annotations") or {}).get(ANNOTATION_NODE_SELECTOR):
+        slim["annotations"] = {ANNOTATION_NODE_SELECTOR: selector}
+    return {"metadata": slim}
 
 
 class Placer:
@@ -196,11 +201,12 @@ class Placer:
             await self._write(pod, placed_pod.released(pod, policy, message))
             return
         refused, forgotten = self._refusals.for_pod(pod, self._virtual_nodes())
-        decision = self._decide(pod, policy, refused)
+        blocked = {**refused, **self._excluded_by_offload(pod)}
+        decision = self._decide(pod, policy, blocked)
         if decision.choice is not None and (by_volumes := await self._blocked_by_volumes(pod)):
             if self.pods.store.get(key) is not pod:
                 return  # The change has queued the key.
-            decision = self._decide(pod, policy, {**refused, **by_volumes})
+            decision = self._decide(pod, policy, {**by_volumes, **blocked})
         if decision.choice is None:
             self._announce(pod, decision)
             due = [it for it in (remaining, forgotten) if it is not None]
@@ -221,12 +227,17 @@ class Placer:
 
     def policy_for(self, pod: Object) -> PlacementPolicy | None:
         """The policy that applies to a pod; None if none does."""
-        namespace = self.namespaces.store.get(Key("", namespace_of(pod)))
-        labels = metadata(namespace or {}).get("labels") or {}
+        labels = metadata(self._namespace_of(pod)).get("labels") or {}
         return policy_for(pod, self.state.policies.values(), labels)
 
+    def _namespace_of(self, pod: Object) -> Object:
+        return self.namespaces.store.get(Key("", namespace_of(pod))) or {}
+
+    def _excluded_by_offload(self, pod: Object) -> dict[str, str]:
+        return excluded_by_offload(self._namespace_of(pod), self.state.virtual_nodes())
+
     def _decide(self, pod: Object, policy: PlacementPolicy, blocked: dict[str, str]) -> Decision:
-        key = (policy.name, fingerprint(pod), frozenset(blocked))
+        key = (policy.name, fingerprint(pod), frozenset(blocked.items()))
         if (known := self._without_place.get(key)) is not None:
             return known
         counts = self.state.counts(policy.name)
@@ -236,7 +247,8 @@ class Placer:
         return found
 
     def _refused_returns(self, pod: Object) -> dict[str, str]:
-        return self._refusals.for_return(pod, self._virtual_nodes())
+        refused = self._refusals.for_return(pod, self._virtual_nodes())
+        return {**refused, **self._excluded_by_offload(pod)}
 
     def _virtual_nodes(self) -> list[str]:
         return [name_of(it) for it in self.state.virtual_nodes()]

@@ -161,6 +161,13 @@ def test_policy_of_a_namespace() -> None:
     assert selector_of({}) == {}
 
 
+def test_pod_of_a_placement_policy_is_limited_too() -> None:
+    """In whichever order admission runs."""
+    pod = {"metadata": {"labels": {"cluster-bridge.io/placement": "pending"}}, "spec": {}}
+    changed = applied(pod, admission_patch(pod, "remote-only", {}))
+    assert changed["spec"]["affinity"]["nodeAffinity"] == required([EXISTS])
+
+
 def test_oversized_node_affinity_is_exempt() -> None:
     small: Object = {
         "spec": {"affinity": {"nodeAffinity": required(*([EXISTS] for _ in range(10)))}}

@@ -62,8 +62,8 @@ def possible_returns(
     refused: Callable[[Object], Mapping[str, str]],
 ) -> Iterator[PossibleReturn]:
     """Each placed pod that may return if no other one does. The last tier comes first, and in a
-    tier the pods go by namespace and name. ``refused``: the virtual nodes that refused the pod's
-    workload, with the reason.
+    tier the pods go by namespace and name. ``refused``: the candidates to which a pod must not
+    return, with the reason.
 
     Of pods between which the decision sees no difference, one is decided if they have to stay."""
     if policy.failback_per_minute is None:

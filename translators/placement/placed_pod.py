@@ -106,17 +106,29 @@ def read_record(pod: Object) -> tuple[str, str] | None:
 def read_full_record(pod: Object) -> Object | None:
     """The content of the annotation, with ``policy``, ``choice`` and ``reasons``; None without a
     valid one."""
-    text = (metadata(pod).get("annotations") or {}).get(ANNOTATION_PLACEMENT)
-    try:
-        found: Any = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
+    if (found := _annotation(pod)) is None:
         return None
     texts = [found.get("policy"), found.get("choice")]
     reasons = found.get("reasons", {})
     valid = all(isinstance(it, str) for it in texts) and isinstance(reasons, dict)
     return {**found, "reasons": reasons} if valid else None
+
+
+def release_reason(pod: Object) -> str:
+    """Why the pod was released to home's scheduler; "" if it was not."""
+    if (metadata(pod).get("labels") or {}).get(LABEL_PLACEMENT) != RELEASED:
+        return ""
+    reason = (_annotation(pod) or {}).get("reason")
+    return reason if isinstance(reason, str) else "the reason is not recorded"
+
+
+def _annotation(pod: Object) -> Object | None:
+    text = (metadata(pod).get("annotations") or {}).get(ANNOTATION_PLACEMENT)
+    try:
+        found: Any = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _without_gate(pod: Object) -> Object:

@@ -87,16 +87,19 @@ class PlacementPolicy:
 
     def matches(self, pod: Object, namespace_labels: Mapping[str, str]) -> bool:
         """Whether the policy is for the pod. ``namespace_labels``: of the pod's namespace."""
-        named = self.namespaces or self.namespace_selector is not None
-        in_namespace = namespace_of(pod) in self.namespaces or (
-            self.namespace_selector is not None
-            and selects(self.namespace_selector, namespace_labels)
-        )
         priority_class = text_or_empty((pod.get("spec") or {}).get("priorityClassName"))
         return (
-            (in_namespace or not named)
+            self.selects_namespace(namespace_of(pod), namespace_labels)
             and selects(self.pod_selector, metadata(pod).get("labels") or {})
             and (not self.priority_classes or priority_class in self.priority_classes)
+        )
+
+    def selects_namespace(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the policy can be for pods of the namespace."""
+        named = self.namespaces or self.namespace_selector is not None
+        return not named or (
+            name in self.namespaces
+            or (self.namespace_selector is not None and selects(self.namespace_selector, labels))
         )
 
 

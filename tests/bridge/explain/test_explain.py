@@ -652,7 +652,40 @@ async def test_candidates_of_a_policy_are_shown_for_a_pod_that_waits(looked: Loo
     assert "publishes no room" in policy["candidates"][NODE]
     text = text_report.render_report(answer)
     assert "PlacementPolicy batch:\n  waits for room\n" in text
+    assert answer["decidedBy"] == "PlacementPolicy batch"
+    assert "  decided by PlacementPolicy batch\n" in text
     assert looked.two.writes() == []
+
+
+async def test_report_names_the_policy_and_the_offloading_that_limits_it(looked: Looked) -> None:
+    home = looked.two.home
+    labels = {"cluster-bridge.io/offload": "remote-only"}
+    home.put(NAMESPACES.manifest({"name": "default", "labels": labels}))
+    limits = "namespace default is offloaded remote-only (bridge offload)"
+    home.put(_using())
+    assert (await looked.answer())["decidedBy"] == f"home's scheduler and offloading: {limits}"
+    home.store.registry.add(Kind(PLACEMENT_POLICIES))
+    spec = {"namespaces": ["default"], "tiers": [{"name": "home", "home": True}]}
+    home.put(PLACEMENT_POLICIES.manifest({"name": "batch"}, spec=spec))
+    home.remove(PODS, "web", "default")
+    home.put(placed_pod.gated(_asking("2")))
+    answer = await looked.answer()
+    assert answer["decidedBy"].startswith("PlacementPolicy batch, within the limits of offloading")
+    assert answer["policy"]["candidates"]["home"] == f"impossible: {limits}"
+
+
+async def test_pod_without_a_known_decider_names_none(looked: Looked) -> None:
+    looked.two.home.put(placed_pod.gated(_asking("2")))
+    assert (await looked.answer())["decidedBy"] == "the placer (bridge placement run)"
+    answer = await looked.answer("", manifest=_using())
+    assert answer["decidedBy"] is None
+    assert "decided by" not in text_report.render_report(answer)
+
+
+async def test_released_pod_is_decided_by_the_scheduler(looked: Looked) -> None:
+    looked.two.home.put(placed_pod.released(placed_pod.gated(_using()), None, "no placer runs"))
+    decided = (await looked.answer())["decidedBy"]
+    assert decided == "home's scheduler; no PlacementPolicy decided: no placer runs"
 
 
 async def test_recorded_reasons_are_shown_for_a_placed_pod(looked: Looked) -> None:

@@ -70,6 +70,15 @@ async def test_room_that_is_about_to_be_published_is_unknown(
     assert answer["placed"] == {"e": 1}, "its bridge had years to publish"
 
 
+async def test_offloading_limits_the_policy(home: Home, client: KubeClient) -> None:
+    home.policy()
+    home.offload("remote-only")
+    [answer] = answers(await read_snapshot(client), deployment(2))
+    assert (answer["placed"], answer["waiting"]) == ({"c": 1}, 1)
+    reasons = {it["candidate"]: it["reason"] for it in answer["candidates"]}
+    assert reasons["home"] == "namespace default is offloaded remote-only (bridge offload)"
+
+
 async def test_policies_of_a_file_replace_those_of_home(home: Home, client: KubeClient) -> None:
     home.policy()
     snapshot = await read_snapshot(client, [policy(tiers=TIERS[1:])])

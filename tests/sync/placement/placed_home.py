@@ -27,6 +27,7 @@ from tests.fakeapi.resource_registry import Kind
 from translators.fit import published_room
 from translators.fit.node_groups import NodeGroup
 from translators.object_accessors import Object
+from translators.offload_admission_patch import LABEL_OFFLOAD
 from translators.ownership_labels import LABEL_VIRTUAL
 from translators.placement import placed_pod
 from translators.placement.decision import HOME
@@ -106,6 +107,11 @@ class Home:
         node = self.api.get(NODES, name)
         self.api.put(published_room.room_config_map(node, groups, version))
 
+    def offload(self, mode: str, namespace: str = "default") -> None:
+        """As `bridge offload` labels the namespace."""
+        labels = {LABEL_OFFLOAD: mode}
+        self.api.put(NAMESPACES.manifest({"name": namespace, "labels": labels}))
+
     def lose(self, name: str) -> None:
         """The bridge does not reach the remote."""
         ready = {"type": "Ready", "status": "False", "reason": "RemoteUnreachable"}
@@ -160,11 +166,13 @@ class Home:
         """Waits until the pods are placed there."""
         await self.api.until(lambda: {it: self.choice(it) for it in choices} == choices)
 
-    async def event(self, reason: str) -> str:
-        """The message of the first Event with this reason."""
+    async def event(self, reason: str, namespace: str = "default") -> str:
+        """The message of the namespace's first Event with this reason."""
 
         def found() -> list[str]:
-            return [it["message"] for it in self.api.objects(EVENTS) if it["reason"] == reason]
+            events = self.api.objects(EVENTS)
+            own = [it for it in events if it["metadata"]["namespace"] == namespace]
+            return [it["message"] for it in own if it["reason"] == reason]
 
         await self.api.until(found)
         return found()[0]

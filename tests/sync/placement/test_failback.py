@@ -64,6 +64,18 @@ async def test_each_minute_has_as_many_returns_as_the_policy_permits(
     assert not any(map(home.ends, protected))
 
 
+async def test_pod_does_not_return_to_a_tier_that_offloading_excludes(home: Home) -> None:
+    home.policy(failback=AT_ONCE)
+    home.remote("c", 4000)
+    await _overflow(home, "a")
+    home.offload("remote-only")
+    home.node("worker", "9")
+    await asyncio.sleep(0.2)
+    assert not home.ends("a")
+    home.offload("burst")
+    await home.api.until(lambda: home.ends("a"))
+
+
 async def test_room_of_an_evicted_pod_is_kept_for_its_successor(home: Home) -> None:
     """A StatefulSet creates it only after the end of the evicted pod."""
     home.policy(failback=AT_ONCE)

@@ -9,6 +9,7 @@ import pytest
 
 from sync.kube.api_resources import CONFIG_MAPS, NODES, PLACEMENT_POLICIES, PODS
 from sync.placement import home_state
+from tests import objects
 from tests.sync.placement.placed_home import TIERS, Home
 from translators.fit import published_room
 from translators.placement import placed_pod
@@ -87,6 +88,32 @@ async def test_stopped_bridge_gives_no_room_twice(
     home.pod("b", "2")
     await home.event("WaitingForPlacement")
     assert home.choice("b") is None
+
+
+async def test_offloading_limits_the_policy(home: Home) -> None:
+    home.policy()
+    home.node("worker", "9")
+    home.remote("c", 1000)
+    home.offload("remote-only")
+    home.pod("a")
+    await home.placed(a="c")
+    home.pod("b")
+    message = await home.event("WaitingForPlacement")
+    assert "(home): namespace default is offloaded remote-only (bridge offload)" in message
+    home.offload("local-only")
+    await home.placed(b=HOME)
+
+
+async def test_reason_names_the_pods_own_namespace(home: Home) -> None:
+    """One policy for two offloaded namespaces, with equal pods."""
+    home.policy(namespaces=["default", "other"])
+    home.offload("remote-only")
+    home.offload("remote-only", "other")
+    home.pod("a")
+    assert "namespace default is offloaded" in await home.event("WaitingForPlacement")
+    home.api.put(placed_pod.gated(objects.pod("b", "other")))
+    message = await home.event("WaitingForPlacement", "other")
+    assert "namespace other is offloaded" in message
 
 
 async def test_pod_that_fits_no_single_node_waits_for_room(home: Home) -> None:
