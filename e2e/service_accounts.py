@@ -32,6 +32,9 @@ _IN_PLACE_OF_NODE = ("--home-identity", "service-account")
 #: The namespace of the tests' Remotes, and what serves them needs there.
 REMOTES_NAMESPACE = "remotes"
 REMOTES = fleet_permissions.for_remotes(REMOTES_NAMESPACE, ())
+#: The same of ClusterProfiles.
+PROFILES_NAMESPACE = "cluster-profiles"
+PROFILES = fleet_permissions.for_cluster_profiles(PROFILES_NAMESPACE, ())
 #: The end of the name of such an account.
 IN_PLACE = "-in-place"
 REMOTE = RemotePermissions(metrics="auto", storage="provision")

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
 from e2e import bridge_process, service_accounts
-from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited, joined
+from e2e.fleet_objects import NOWHERE, ObjectsRun, create_namespace, differences, remove_all, sync
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workload_manifests import busybox
-
-#: An address that drops packets (RFC 5737): a remote that is dead.
-NOWHERE = "https://192.0.2.1:6443"
-
-
-@dataclass
-class Run(Bridge):
-    """One `bridge run --remotes`."""
-
-    namespace: str = ""
-
-    @property
-    def command(self) -> list[str | Path]:
-        """The command line."""
-        return [*self.through, *self.program, "run", "--remotes", self.namespace]
 
 
 def _remote(name: str, namespace: str, **spec: object) -> Json:
@@ -51,20 +34,6 @@ def _secret(name: str, namespace: str, kubeconfig: str) -> Json:
     }
 
 
-def _sync(home: Cluster, *objects: Json) -> str:
-    """Applies objects as Argo CD and Flux do; returns kubectl's lines."""
-    text = yaml.safe_dump_all(objects)
-    args = ("apply", "--server-side", "--field-manager=gitops", "-f", "-")
-    return home.kubectl(*args, input=text).stdout
-
-
-def _differences(home: Cluster, *objects: Json) -> str:
-    """The differences that a GitOps tool would report."""
-    text = yaml.safe_dump_all(objects)
-    args = ("diff", "--server-side", "--field-manager=gitops", "-f", "-")
-    return home.kubectl(*args, input=text, check=False).stdout
-
-
 @pytest.fixture
 def namespace(home: Cluster) -> Iterator[str]:
     """Home has the definition, and a namespace for Remotes."""
@@ -72,16 +41,9 @@ def namespace(home: Cluster) -> Iterator[str]:
     home.kubectl("apply", "-f", "-", input=definitions.stdout)
     home.kubectl("wait", "--for=condition=Established", "crd/remotes.cluster-bridge.io")
     name = service_accounts.REMOTES_NAMESPACE
-    if name not in {it["metadata"]["name"] for it in get(home, "namespaces")}:
-        home.kubectl("create", "namespace", name)
+    create_namespace(home, name)
     yield name
-    for it in get(home, "remotes", namespace=name):
-        # Left by a test that failed: no bridge runs any more that would remove the finalizer.
-        patch = json.dumps({"metadata": {"finalizers": None}})
-        home.kubectl(
-            *("patch", "remote", it["metadata"]["name"], "-n", name, "--type=merge", "-p", patch)
-        )
-    home.kubectl("delete", "remotes,secrets", "--all", "-n", name)
+    remove_all(home, "remotes", name)
 
 
 @pytest.fixture
@@ -95,12 +57,13 @@ def fleet(
     granted = bridge_process.run("rbac", "fleet", namespace, "--account", account)
     home.kubectl("apply", "-f", "-", input=granted.stdout)
     kubeconfig = limited.remote.kubeconfig.read_text()
-    _sync(
+    sync(
         home,
         _secret(node_name, namespace, kubeconfig),
         _remote(node_name, namespace, options={"port": 0, "homeName": "e2e"}),
     )
-    run = Run(near, limited.remote, tmp_path / "bridge.log", namespace=namespace)
+    source = ("--remotes", namespace)
+    run = ObjectsRun(near, limited.remote, tmp_path / "bridge.log", source=source)
     run.env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     try:
         with joined(run, node_name, home=home, remote=remote) as found:
@@ -133,21 +96,21 @@ def test_remotes_are_joined_changed_and_left_as_their_objects_say(
 
     # A second one, at first without its Secret.
     object_ = _remote(second, namespace, options={"cpu": 1, "port": 0, "homeName": "e2e"})
-    _sync(home, object_)
+    sync(home, object_)
     wait_for(lambda: "SecretNotFound" in _line(fleet, namespace, second), "it lacks its Secret")
-    _sync(home, _secret(second, namespace, run.remote.kubeconfig.read_text()))
+    sync(home, _secret(second, namespace, run.remote.kubeconfig.read_text()))
     _wait_ready(fleet, namespace, second)
     assert get_one(home, "node", second)["status"]["allocatable"]["cpu"] == "1"
-    assert _differences(home, object_) == "", "the bridge changes nothing that GitOps applies"
+    assert differences(home, object_) == "", "the bridge changes nothing that GitOps applies"
 
     object_["spec"]["options"]["cpu"] = 2
-    _sync(home, object_)
+    sync(home, object_)
     wait_for(
         lambda: get_one(home, "node", second)["status"]["allocatable"]["cpu"] == "2",
         "the changed option is in effect",
     )
     object_["spec"]["options"]["share"] = 7
-    _sync(home, object_)
+    sync(home, object_)
     reason = "-o=jsonpath={.status.conditions[?(@.type=='Stalled')].reason}"
     wait_for(
         lambda: (
@@ -170,11 +133,11 @@ def test_dead_remote_does_not_keep_its_object_for_ever(fleet: Bridged, namespace
     home, run, name = fleet.home, fleet.bridge, f"{fleet.node}-c"
     kubeconfig = yaml.safe_load(run.remote.kubeconfig.read_text())
     object_ = _remote(name, namespace, leaveTimeout="1s", options={"port": 0, "homeName": "e2e"})
-    _sync(home, _secret(name, namespace, yaml.safe_dump(kubeconfig)), object_)
+    sync(home, _secret(name, namespace, yaml.safe_dump(kubeconfig)), object_)
     _wait_ready(fleet, namespace, name)
     # It dies: its address is the only part of it that answers no more.
     kubeconfig["clusters"][0]["cluster"]["server"] = NOWHERE
-    _sync(home, _secret(name, namespace, yaml.safe_dump(kubeconfig)))
+    sync(home, _secret(name, namespace, yaml.safe_dump(kubeconfig)))
     home.kubectl("delete", "remote", name, "-n", namespace, "--timeout=90s")
     assert name not in {it["metadata"]["name"] for it in get(home, "nodes")}
     wait_for(

@@ -59,6 +59,7 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         *service_accounts.HOME.cluster_level,
         *service_accounts.HOME.per_namespace,
         *service_accounts.REMOTES,
+        *service_accounts.PROFILES,
         *permissions.HOME_SHARDS,
     ),
     IN_PLACE: (

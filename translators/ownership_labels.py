@@ -24,6 +24,8 @@ LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 LABEL_REMOTE = f"{DOMAIN}/remote"
 #: On the Node of a virtual node, for placement; their values are the user's.
 LABEL_TIER, LABEL_COST = f"{DOMAIN}/tier", f"{DOMAIN}/cost"
+#: Domain of the labels of a virtual node that are the properties of its ClusterProfile.
+PROPERTY_DOMAIN = f"property.{DOMAIN}"
 #: On a pod of home that a PlacementPolicy is for (`translators.placement`); also the gate's name.
 LABEL_PLACEMENT = f"{DOMAIN}/placement"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"

@@ -132,8 +132,9 @@ async def _serve_node(
         candidate = Candidate.local(facts.address)
         election = LeaderElector(account, facts.identity.node, candidate=candidate, notify=notify)
         factory = TermFactory(
-            settings, facts, home, remote, election, candidate, RelayMetrics(), notify
+            settings, facts, home, remote, election, candidate, RelayMetrics(), notify, member
         )
+        member.on_labels(factory.update_labels)
         engine, claim, record = factory.new_engine()
         demand = CertificateDemand()
         source = certificate_source(

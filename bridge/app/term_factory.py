@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.app.kubelet_api_setup import NodeKubelet, cert_dir
@@ -22,6 +22,7 @@ from bridge.clusters.home_ranges import read_home_ranges
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
+from bridge.fleet.fleet_report import FleetMember
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.node import join_record, node_object
 from bridge.node.namespace_ownership_lease import NamespaceRecord
@@ -53,6 +54,7 @@ class TermFactory:
     candidate: Candidate
     relay_metrics: RelayMetrics
     notify: Callable[[str], None]
+    member: FleetMember = field(default_factory=FleetMember)
     certificate_of_home: bool = False
     """Whether home signs the serving certificate with ``--serving-certificate auto``."""
     node: NodeController | None = None
@@ -66,6 +68,14 @@ class TermFactory:
         self.certificate_of_home = True
         if self.node is not None:
             self.node.set_annotations(self._annotations())
+
+    def update_labels(self) -> None:
+        """Has the Node follow the labels of the join's place in the fleet."""
+        if self.node is not None:
+            self.node.set_labels(self._labels())
+
+    def _labels(self) -> dict[str, str]:
+        return {**self.settings.labels, **self.member.labels}
 
     def new_engine(self) -> tuple[Engine, RemoteClaim, NamespaceRecord]:
         """The engine of one term, the claim (all writes of the engine pass its fences), and the
@@ -229,7 +239,7 @@ class TermFactory:
             address=facts.address,
             port=port,
             version=version(),
-            configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
+            configured=NodeMetadata(self._labels(), settings.annotations, settings.taints),
             annotations=self._annotations(),
             nodes_are_unknown=not facts.cluster_reads.nodes,
             remote_version=facts.remote_version,

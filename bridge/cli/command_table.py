@@ -111,6 +111,7 @@ _add(
     run,
     "bridge run --config bridge.yaml",
     "bridge run --remotes cluster-bridge",
+    "bridge run --cluster-profiles fleet --clusterprofile-provider-file providers.json",
     "CLUSTER_BRIDGE_RUN_CONFIG=bridge.yaml bridge run",
 )
 _add(
@@ -256,6 +257,7 @@ _add(
     rbac_fleet,
     "bridge rbac fleet cluster-bridge | kubectl apply -f -",
     "bridge rbac fleet cluster-bridge --secret osaka --secret lima",
+    "bridge rbac fleet fleet --cluster-profiles | kubectl apply -f -",
     to=_rbac,
 )
 _add(

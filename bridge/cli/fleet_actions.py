@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bridge.base import memory_savings
 from bridge.base.join_settings import Part, SettingsError
-from bridge.cli.reexec_to_free_memory import LogSettings, RemotesRef
+from bridge.cli.reexec_to_free_memory import LogSettings, ObjectsRef
 from bridge.fleet.config_file_source import ConfigFileSource, FollowedFile, UnreadableFileError
 from bridge.fleet.desired_state import DesiredState
-from bridge.fleet.remote_object_source import RemoteObjectSource
+from bridge.fleet.object_source import ObjectSource
 from bridge.fleet.supervisor import Leave
 from sync.base.private_file import state_directory
 
@@ -73,15 +73,25 @@ def _warnings(before: LogSettings, now: LogSettings) -> tuple[str, ...]:
     return (f"{', '.join(changed)} changed, which takes effect at the next start of the bridge",)
 
 
-def remote_source(remotes: RemotesRef) -> RemoteObjectSource:
-    """The source of the Remotes of a namespace."""
+def object_source(objects: ObjectsRef) -> ObjectSource:
+    """The source of the Remotes or ClusterProfiles of a namespace."""
     from bridge.cli import remote_object_options
+    from bridge.fleet.cluster_profiles import ClusterProfileKind
+    from bridge.fleet.remote_objects import RemoteKind
 
-    return RemoteObjectSource(
-        remotes.home,
-        remotes.namespace,
+    profiles = objects.profiles
+    return ObjectSource(
+        objects.home,
+        objects.namespace,
+        RemoteKind()
+        if profiles is None
+        else ClusterProfileKind(profiles.plugins, profiles.options),
         read=remote_object_options.read_in_child,
-        directory=state_directory("cluster-bridge", "remotes", remotes.namespace),
+        directory=state_directory(
+            "cluster-bridge",
+            "remotes" if profiles is None else "cluster-profiles",
+            objects.namespace,
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ from bridge.fleet.config_file_source import ConfigFileSource, FollowedFile
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 if TYPE_CHECKING:
-    from bridge.fleet.remote_object_source import RemoteObjectSource
+    from bridge.fleet.access_providers import Plugin
+    from bridge.fleet.object_source import ObjectSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,23 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RemotesRef:
-    """The Remotes of a namespace of home."""
+class ProfileSettings:
+    """How to join the clusters of ClusterProfiles."""
+
+    plugins: tuple[Plugin, ...] = ()
+    """The access providers of the operator."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Options of every join, by the property of a Remote's ``spec.options``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsRef:
+    """The Remotes of a namespace of home, or its ClusterProfiles."""
 
     home: KubeconfigRef
     namespace: str
+    profiles: ProfileSettings | None = None
+    """None for Remotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +65,8 @@ class ServeRequest:
     """Whether ``--yes`` gives the user's consent without a question."""
     file: FollowedFile | None = None
     """The file of `bridge run --config`, which is followed."""
-    remotes: RemotesRef | None = None
-    """The objects of `bridge run --remotes`."""
+    objects: ObjectsRef | None = None
+    """The objects of `bridge run --remotes` or `--cluster-profiles`."""
     shares: bool = False
     """Whether replicas of `bridge run` share the remotes."""
 
@@ -103,10 +116,10 @@ def _command(
         return lambda stop: join_lifecycle.join(
             settings, notify=report_line, stop=stop, consent=_consent(request)
         ), None
-    source: ConfigFileSource | RemoteObjectSource = (
+    source: ConfigFileSource | ObjectSource = (
         fleet_actions.file_source(request.file, settings, request.logs)
-        if request.remotes is None
-        else fleet_actions.remote_source(request.remotes)
+        if request.objects is None
+        else fleet_actions.object_source(request.objects)
     )
     return lambda stop: run_several_joins.run_joins(
         source,

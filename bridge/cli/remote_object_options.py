@@ -1,4 +1,4 @@
-"""The options of Remotes, validated in a child process.
+"""The options and kubeconfigs of Remotes and ClusterProfiles, validated in a child process.
 
 The options are those of the command line, whose parser takes 12 MB, and a kubeconfig from a Secret
 is untrusted YAML: neither belongs in the process that serves the nodes. Pickles of the requests and
@@ -15,8 +15,8 @@ from typing import Any
 
 from bridge.base import memory_savings
 from bridge.base.join_settings import Part, SettingsError, check_name
-from bridge.fleet.remote_object_source import Answer, Request
-from bridge.fleet.remote_objects import Rejection
+from bridge.fleet.joined_kind import Rejection
+from bridge.fleet.object_source import Answer, Request
 
 #: Seconds for the child; on an idle machine it takes less than one.
 READ_SECONDS = 60.0
@@ -35,11 +35,17 @@ async def read_in_child(requests: list[Request]) -> list[Answer]:
 
 
 def read(request: Request) -> Answer:
-    """Validates the kubeconfig and the options of one Remote."""
+    """Validates the kubeconfig and the options of one object."""
+    from bridge.cli import profile_kubeconfig
     from bridge.install import untrusted_kubeconfig
 
     kubeconfig = b""
-    if request.kubeconfig is not None:
+    if request.access is not None:
+        try:
+            kubeconfig = profile_kubeconfig.build(request.access, request.node)
+        except untrusted_kubeconfig.RejectedKubeconfigError as error:
+            return Answer(None, rejection=Rejection("AccessProviderInvalid", str(error)))
+    elif request.kubeconfig is not None:
         try:
             kubeconfig = untrusted_kubeconfig.validate(request.kubeconfig)
         except untrusted_kubeconfig.RejectedKubeconfigError as error:
@@ -49,14 +55,14 @@ def read(request: Request) -> Answer:
             )
             return Answer(None, rejection=Rejection("KubeconfigRejected", message))
     try:
-        part = _part(request)
+        part = part_of(request)
     except SettingsError as error:
         return Answer(None, rejection=Rejection("OptionsInvalid", str(error)))
     return Answer(part, has_port="port" in request.options, kubeconfig=kubeconfig)
 
 
-def _part(request: Request) -> Part:
-    """The join. Raises SettingsError."""
+def part_of(request: Request) -> Part:
+    """The join, by its options. Raises SettingsError."""
     from bridge.cli.custom_resources import REMOTE_OPTIONS
     from bridge.cli.options.join_options import JOIN, join_settings
     from bridge.cli.options.value_parsing import InvalidValueError

@@ -18,7 +18,7 @@ from translators.object_accessors import Object
 DEFAULT_KEYS = ("kubeconfig", "value")
 #: Seconds of ``spec.leaveTimeout`` if it is absent.
 DEFAULT_LEAVE_SECONDS = 600.0
-#: Kept on a Remote until its node has left (`bridge.fleet.remote_object_source`).
+#: Kept on a Remote until its node has left (`bridge.fleet.object_source`).
 FINALIZER = f"{REMOTES.group}/leave"
 #: A duration as the command line takes it.
 _DURATION = "^([0-9]+(\\.[0-9]+)?(ms|s|m|h|d))+$|^[0-9]+$"

@@ -59,6 +59,8 @@ class FleetReport:
     """When the state in effect was read, in seconds since the epoch; 0 before the first."""
     on_change: Callable[[], None] = lambda: None
     """Called after the state of a remote has changed."""
+    _labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _label_listeners: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def record_load(self, error: str = "") -> None:
         """Records a state of the source; ``error`` if it is invalid."""
@@ -79,6 +81,12 @@ class FleetReport:
         if error is not None:
             remote.error = error[:MAX_ERROR_LENGTH]
         self.on_change()
+
+    def set_labels(self, key: str, labels: Mapping[str, str]) -> None:
+        """Sets the labels of a remote's Node that change while the join runs."""
+        if self._labels.get(key, {}) != labels:
+            self._labels[key] = dict(labels)
+            self._label_listeners.get(key, lambda: None)()
 
     def counts(self) -> dict[str, int]:
         """The number of remotes in each state."""
@@ -110,6 +118,15 @@ class FleetMember:
         if self.key in self.report.remotes:
             self.report.remotes[self.key].standing = standing
             self.report.set_state(self.key, "running", "")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels for the Node that change while the join runs."""
+        return self.report._labels.get(self.key, {})
+
+    def on_labels(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` after changes of the labels, instead of an earlier join's."""
+        self.report._label_listeners[self.key] = changed
 
     def as_json(self) -> Object | None:
         """The field ``bridge.fleet`` of the node's status; None without a source.

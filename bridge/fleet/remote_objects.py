@@ -1,5 +1,4 @@
 """Remotes, the objects of home: what their spec asks for, and the status that the bridge writes.
-Pure; `bridge.fleet.remote_object_source` reads and writes them.
 
 A Remote's conditions follow kstatus (sigs.k8s.io/cli-utils), which Flux and `kubectl wait` read,
 and are what Argo CD's health scripts expect of a resource:
@@ -12,14 +11,18 @@ and are what Argo CD's health scripts expect of a resource:
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from bridge.crds.remote_crd import DEFAULT_LEAVE_SECONDS, FINALIZER
-from bridge.fleet.fleet_report import RemoteState
-from translators.object_accessors import Object, metadata, name_of
+from bridge.crds.remote_crd import DEFAULT_KEYS, DEFAULT_LEAVE_SECONDS
+from bridge.fleet.fleet_report import RemoteReport, RemoteState
+from bridge.fleet.joined_kind import Contents, Rejection, is_leaving
+from sync.kube.api_resources import REMOTES
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object, condition_of, metadata, name_of, namespace_of
 from translators.timestamps import format_time, parse_time
 
 #: Reasons of the condition Ready by the state of the join.
@@ -48,14 +51,89 @@ MAX_LEAVE_SECONDS = 365 * 86400.0
 MAX_MESSAGE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a Remote is not accepted."""
+class RemoteKind:
+    """Remotes (`JoinedKind`)."""
 
-    reason: str
-    """The reason of the condition, in CamelCase."""
-    message: str
-    """The cause, and what to do, without secrets."""
+    resource = REMOTES
+    missing = "`bridge crds | kubectl apply -f -` defines it, and `bridge rbac fleet` grants access"
+
+    def node_name(self, joined: Object) -> str:
+        """`JoinedKind.node_name`."""
+        return node_name(joined)
+
+    def secret_name(self, joined: Object) -> str:
+        """`JoinedKind.secret_name`."""
+        return secret_name(joined)
+
+    def contents(
+        self, joined: Object, secret: Object | None, *, has_file: bool
+    ) -> Contents | Rejection:
+        """`JoinedKind.contents`."""
+        wanted, key = secret_name(joined), secret_key(joined)
+        options = (joined.get("spec") or {}).get("options") or {}
+        if secret is None:
+            if has_file:
+                return Contents(options)
+            return Rejection(
+                "SecretNotFound",
+                f"home: there is no Secret {wanted} in namespace {namespace_of(joined)}; create it "
+                "with the kubeconfig of the remote",
+            )
+        content = secret_value(secret, (key,) if key else DEFAULT_KEYS)
+        return content if isinstance(content, Rejection) else Contents(options, content)
+
+    def abandoned_at(self, joined: Object) -> datetime | None:
+        """`JoinedKind.abandoned_at`."""
+        return abandoned_at(joined)
+
+    def labels(self, joined: Object, now: datetime) -> Mapping[str, str]:  # noqa: ARG002
+        """None: those of the options are the join's."""
+        return {}
+
+    def was_ready(self, joined: Object) -> bool:
+        """`JoinedKind.was_ready`."""
+        return condition_of(joined, "Ready").get("status") == "True"
+
+    def forget(self, uids: set[str]) -> None:
+        """Nothing to do: a Remote itself has what was shown."""
+
+    async def show(
+        self,
+        home: KubeClient,
+        joined: Object,
+        *,
+        rejection: Rejection | None,
+        report: RemoteReport | None,
+        now: datetime,
+        may_write: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Writes the status."""
+        before = joined.get("status") or {}
+        state, error = (report.state, report.error) if report is not None else (None, "")
+        wanted = status(joined, rejection=rejection, state=state, error=error, now=now)
+        if wanted != before and await may_write():
+            # A merge patch replaces the list of conditions as a whole.
+            await home.patch(
+                REMOTES,
+                name_of(joined),
+                {"status": wanted},
+                namespace=namespace_of(joined),
+                subresource="status",
+                decode=False,
+            )
+
+
+def secret_value(secret: Object, keys: Sequence[str]) -> bytes | Rejection:
+    """The value of the first of the keys that the Secret has."""
+    data = secret.get("data") or {}
+    found = next((it for it in keys if it in data), None)
+    if found is None:
+        message = f"Secret {name_of(secret)} has no key {' or '.join(keys)}"
+        return Rejection("SecretInvalid", message)
+    try:
+        return base64.b64decode(data[found], validate=True)
+    except (binascii.Error, ValueError):
+        return Rejection("SecretInvalid", f"Secret {name_of(secret)}: {found} is not base64")
 
 
 def node_name(remote: Object) -> str:
@@ -71,16 +149,6 @@ def secret_name(remote: Object) -> str:
 def secret_key(remote: Object) -> str:
     """The key in the Secret; "" for the default."""
     return str(((remote.get("spec") or {}).get("kubeconfigSecret") or {}).get("key") or "")
-
-
-def is_leaving(remote: Object) -> bool:
-    """Whether the object is being deleted."""
-    return bool(metadata(remote).get("deletionTimestamp"))
-
-
-def has_finalizer(remote: Object) -> bool:
-    """Whether the bridge still keeps the object."""
-    return FINALIZER in (metadata(remote).get("finalizers") or ())
 
 
 def abandoned_at(remote: Object) -> datetime | None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import SECRETS
 from sync.kube.client import KubeClient
+from translators.object_accessors import Object
 
 #: Seconds for the first list of a Secret.
 LIST_SECONDS = 5.0
 
-#: The data of a Secret in base64, None if there is none, or why it cannot be read.
-SecretData = Mapping[str, str] | KubeError | None
+#: A Secret, None if there is none, or why it cannot be read.
+FoundSecret = Object | KubeError | None
 
 
 class SecretWatches:
@@ -31,8 +32,8 @@ class SecretWatches:
         self._wake = wake
         self._followed: dict[str, tuple[Informer, asyncio.Task[None]]] = {}
 
-    async def follow(self, names: Iterable[str]) -> dict[str, SecretData]:
-        """The content of the Secrets, by name."""
+    async def follow(self, names: Iterable[str]) -> dict[str, FoundSecret]:
+        """The Secrets, by name."""
         wanted = {it for it in names if it}
         for name in self._followed.keys() - wanted:
             self._followed.pop(name)[1].cancel()
@@ -47,9 +48,8 @@ class SecretWatches:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LIST_SECONDS):
                 await asyncio.gather(*(it.synced.wait() for it, _ in self._followed.values()))
-        found: dict[str, SecretData] = {}
+        found: dict[str, FoundSecret] = {}
         for name, (informer, _) in self._followed.items():
             secret = informer.store.get(Key(self._namespace, name))
-            data = None if secret is None else secret.get("data") or {}
-            found[name] = data if informer.synced.is_set() else informer.error
+            found[name] = secret if informer.synced.is_set() else informer.error
         return found

@@ -288,9 +288,16 @@ def webhook_objects(account: Account) -> list[Object]:
     ]
 
 
-def fleet_objects(account: Account, namespace: str, secrets: Sequence[str]) -> list[Object]:
-    """The roles for the Remotes of a namespace. `home_objects` has the account."""
-    description = "Lets Cluster Bridge serve the Remotes of this namespace"
+def fleet_objects(
+    account: Account, namespace: str, secrets: Sequence[str], *, profiles: bool = False
+) -> list[Object]:
+    """The roles for the Remotes of a namespace, or with ``profiles`` for its ClusterProfiles.
+    `home_objects` has the account."""
+    kind = "ClusterProfiles" if profiles else "Remotes"
+    description = f"Lets Cluster Bridge serve the {kind} of this namespace"
+    if profiles:
+        granted = fleet_permissions.for_cluster_profiles(namespace, secrets)
+        return _granted(account.role("cluster-profiles"), account, granted, description)
     granted = fleet_permissions.for_remotes(namespace, secrets)
     return _granted(account.role("remotes"), account, granted, description)
 

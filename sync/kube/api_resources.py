@@ -135,6 +135,10 @@ REMOTES = Resource("cluster-bridge.io", "v1alpha1", "remotes", "Remote")
 CUSTOM_RESOURCE_DEFINITIONS = _cluster_scoped(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
 )
+#: Of SIG Multicluster (sigs.k8s.io/cluster-inventory-api).
+CLUSTER_PROFILES = Resource(
+    "multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile"
+)
 #: Of Kueue 0.15 and newer.
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 KUEUE_ADMISSION_CHECKS = _cluster_scoped(

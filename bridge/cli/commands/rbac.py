@@ -149,23 +149,32 @@ def rbac_fleet(
     namespace: Annotated[
         str,
         typer.Argument(
-            metavar="NAMESPACE", help="Namespace of the Remote objects.", show_default=False
+            metavar="NAMESPACE",
+            help="Namespace of the Remotes or ClusterProfiles.",
+            show_default=False,
         ),
     ],
     *,
+    cluster_profiles: Annotated[
+        bool,
+        typer.Option(
+            "--cluster-profiles",
+            help="For bridge run --cluster-profiles, instead of --remotes.",
+        ),
+    ] = False,
     secret: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name of a Secret with a kubeconfig; repeatable. Default: all of the namespace.",
+            help="Name of a Secret with a credential; repeatable. Default: all of the namespace.",
             show_default=False,
         ),
     ] = None,
     account: _Account = _ACCOUNT,
 ) -> None:
-    """Print the permissions at home to serve Remote objects, beside those of bridge rbac home.
+    """Print the permissions at home to serve Remotes or ClusterProfiles.
 
-    The command bridge rbac home prints those of the virtual nodes; name each with --name, and add
-    --leave, so that deleted Remotes can leave.
+    The command bridge rbac home prints those of the virtual nodes, which are needed too; name each
+    with --name, and add --leave, so that deleted objects can leave.
     """
     from bridge.cli.run_until_signal import fail
     from bridge.rbac import rbac_manifests
@@ -175,6 +184,7 @@ def rbac_fleet(
             rbac_manifests.parse_account(account),
             rbac_manifests.check_namespace(namespace),
             secret or [],
+            profiles=cluster_profiles,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None

@@ -17,7 +17,13 @@ from bridge.cli.options.common_options import (
 )
 from bridge.cli.options.join_options import PROCESS
 from bridge.cli.options.option_declaration import given, is_given, with_options
-from bridge.cli.reexec_to_free_memory import LogSettings, RemotesRef, ServeRequest, start
+from bridge.cli.reexec_to_free_memory import (
+    LogSettings,
+    ObjectsRef,
+    ProfileSettings,
+    ServeRequest,
+    start,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
@@ -41,6 +47,32 @@ def run(
             show_default=False,
         ),
     ] = None,
+    cluster_profiles: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Namespace of home whose ClusterProfiles (SIG Multicluster) are the joins.",
+            show_default=False,
+        ),
+    ] = None,
+    clusterprofile_provider_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON file with the access providers of ClusterProfiles that are programs, as of "
+            "sigs.k8s.io/cluster-inventory-api. Default: secretreader and kubeconfig-secretreader "
+            "alone, which the bridge implements.",
+            show_default=False,
+        ),
+    ] = None,
+    join_options: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="YAML file with the options of bridge join for every ClusterProfile, by name.",
+            show_default=False,
+        ),
+    ] = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     shard: Annotated[
@@ -59,29 +91,45 @@ def run(
     """Join one or more remote clusters in one process, from a configuration file or from objects.
 
     Each join is a virtual node of its own, with the options of bridge join as keys. The bridge
-    retries a join that fails; the others keep running. Changes of the file, or of the Remote
-    objects, take effect while the bridge runs. Runs in the foreground until Ctrl-C.
+    retries a join that fails; the others keep running. Changes of the file, or of the objects, take
+    effect while the bridge runs. Runs in the foreground until Ctrl-C.
     """
     from bridge.cli.run_until_signal import fail
 
-    if remotes is not None:
-        if config is not None:
-            raise fail("--config and --remotes exclude each other", code=2)
-        home = KubeconfigRef(home_kubeconfig, home_context)
-        _run_objects(RemotesRef(home, remotes), values, assume_yes=yes, shares=shard == "auto")
+    sources = {"--config": config, "--remotes": remotes, "--cluster-profiles": cluster_profiles}
+    given_sources = [flag for flag, it in sources.items() if it is not None]
+    if len(given_sources) > 1:
+        raise fail(f"{' and '.join(given_sources)} exclude each other", code=2)
+    profile_files = {
+        "--clusterprofile-provider-file": clusterprofile_provider_file,
+        "--join-options": join_options,
+    }
+    if cluster_profiles is None:
+        if unused := [flag for flag, it in profile_files.items() if it is not None]:
+            raise fail(f"{', '.join(unused)}: use with --cluster-profiles", code=2)
+        profiles = None
+    else:
+        profiles = _profile_settings(clusterprofile_provider_file, join_options)
+    if (namespace := remotes or cluster_profiles) is not None:
+        objects = ObjectsRef(KubeconfigRef(home_kubeconfig, home_context), namespace, profiles)
+        _run_objects(objects, values, assume_yes=yes, shares=shard == "auto")
         return
     unused = [it.flag for it in given(ctx, PROCESS)]
     unused += ["--home-kubeconfig"] if is_given(ctx, "home_kubeconfig") else []
     unused += ["--home-context"] if is_given(ctx, "home_context") else []
     if unused:
-        raise fail(f"{', '.join(unused)}: use with --remotes; the file has keys for them", code=2)
+        raise fail(
+            f"{', '.join(unused)}: use with --remotes or --cluster-profiles; the file has keys for "
+            "them",
+            code=2,
+        )
     if schema:
         config_commands.schema()
         return
     if config is None:
         raise fail(
             "--config is missing: name a file (bridge config schema describes it), or with "
-            "--remotes a namespace with Remote objects",
+            "--remotes or --cluster-profiles a namespace with such objects",
             code=2,
         )
     if check:
@@ -100,9 +148,23 @@ def run(
     start(ServeRequest(parts, logs, assume_yes=yes, file=file, shares=shard == "auto"))
 
 
+def _profile_settings(providers: Path | None, join_options: Path | None) -> ProfileSettings:
+    from bridge.base.join_settings import SettingsError
+    from bridge.cli import profile_options
+    from bridge.cli.run_until_signal import fail
+
+    try:
+        return ProfileSettings(
+            profile_options.read_plugins(providers) if providers is not None else (),
+            profile_options.read_options(join_options) if join_options is not None else {},
+        )
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+
+
 def _run_objects(
-    remotes: RemotesRef, values: Mapping[str, Any], *, assume_yes: bool, shares: bool
+    objects: ObjectsRef, values: Mapping[str, Any], *, assume_yes: bool, shares: bool
 ) -> None:
     traces = check_traces(values["traces"])
     logs = LogSettings(values["verbose"], values["log_format"], traces)
-    start(ServeRequest((), logs, assume_yes=assume_yes, remotes=remotes, shares=shares))
+    start(ServeRequest((), logs, assume_yes=assume_yes, objects=objects, shares=shares))

@@ -1,45 +1,25 @@
-"""Remotes of a fake home: joins and leaves are simulated, options and kubeconfigs are real."""
+"""Remotes of a fake home."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
 import json
-import stat
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from bridge.base.command_error import PreflightError
-from bridge.base.join_settings import Part
-from bridge.cli import remote_object_options
 from bridge.crds.remote_crd import FINALIZER
-from bridge.fleet import remote_object_source, remote_objects, supervisor
-from bridge.fleet.fleet_report import FleetMember
-from bridge.fleet.remote_object_source import Answer, RemoteObjectSource, Request
-from bridge.fleet.supervisor import Supervisor
+from bridge.fleet import object_source, remote_objects, supervisor
+from bridge.fleet.remote_objects import RemoteKind
 from sync.kube.api_resources import NODES, REMOTES, SECRETS
-from sync.kube.kubeconfig_ref import KubeconfigRef
-from tests.bridge.running_join import SOON
+from tests.bridge.fleet.object_fleet import KUBECONFIG, NAMESPACE, Fleet, running, secret
 from tests.fakeapi.faults import Fault
-from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.server import FakeApi
 from translators.object_accessors import Object
 from translators.timestamps import format_time
-
-NAMESPACE = "fleet"
-KUBECONFIG = yaml.safe_dump(kubeconfig("https://192.0.2.1:6443", user={"token": "t1"}))
-
-
-def secret(name: str, content: str = KUBECONFIG, key: str = "kubeconfig") -> Object:
-    data = {key: base64.b64encode(content.encode()).decode()}
-    meta = {"name": name, "namespace": NAMESPACE}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
 
 
 def remote(name: str, **spec: Any) -> Object:
@@ -47,89 +27,13 @@ def remote(name: str, **spec: Any) -> Object:
     return REMOTES.manifest(meta, spec={"kubeconfigSecret": {"name": name}, **spec})
 
 
-class Fleet:
-    """A home with Remotes, a supervisor, and what it was asked to do."""
-
-    def __init__(self, home: FakeApi, folder: Path) -> None:
-        self.home = home
-        self.directory = folder / "state"
-        self.events: list[str] = []
-        self.served: dict[str, Part] = {}
-        self.left: list[Part] = []
-        self.leave_error = ""
-        self.reads = 0
-        kubeconfig_file = write(folder / "home.yaml", kubeconfig(home.url))
-        self.source = RemoteObjectSource(
-            KubeconfigRef(kubeconfig_file), NAMESPACE, read=self.read, directory=self.directory
-        )
-        self.supervisor = Supervisor(self.serve, self.leave, notify=self.events.append)
-
-    async def read(self, requests: list[Request]) -> list[Answer]:
-        self.reads += len(requests)
-        return [remote_object_options.read(it) for it in requests]
-
-    async def serve(self, part: Part, member: FleetMember) -> None:
-        name = part.label
-        self.events.append(f"+{name}")
-        self.served[name] = part
-        try:
-            member.set_running(lambda: "serving")
-            await asyncio.get_running_loop().create_future()
-        finally:
-            self.events.append(f"-{name}")
-            del self.served[name]
-
-    async def leave(self, part: Part) -> None:
-        if self.leave_error and not part.abandons:
-            raise PreflightError(self.leave_error)
-        self.left.append(part)
-
-    def find(self, name: str) -> Object | None:
-        return self.home.find(REMOTES, name, NAMESPACE)
-
-    def condition(self, name: str, kind: str) -> Mapping[str, Any]:
-        status = (self.find(name) or {}).get("status") or {}
-        found = [it for it in status.get("conditions") or () if it["type"] == kind]
-        return found[0] if found else {}
-
-    def reason(self, name: str, kind: str = "Ready") -> str:
-        return str(self.condition(name, kind).get("reason"))
-
-    def kubeconfig(self, name: str) -> Object:
-        path = self.directory / name / "kubeconfig"
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        return dict(yaml.safe_load(path.read_text()))
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        try:
-            async with asyncio.timeout(SOON):
-                while not condition():  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            remotes = json.dumps(self.home.objects(REMOTES, NAMESPACE))
-            raise AssertionError(f"events {self.events}, remotes {remotes}") from None
-
-    async def until_ready(self, *names: str) -> None:
-        await self.until(lambda: all(self.reason(it) == "Joined" for it in names))
-
-
-@contextlib.asynccontextmanager
-async def running(fleet: Fleet) -> AsyncIterator[None]:
-    task = asyncio.create_task(fleet.supervisor.run(fleet.source))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 @pytest.fixture
 async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    monkeypatch.setattr(remote_object_source, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(object_source, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(supervisor, "RETRY_FIRST", 0.01)
     async with FakeApi() as home:
         home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        yield Fleet(home, tmp_path)
+        yield Fleet(home, tmp_path, RemoteKind())
 
 
 async def test_remotes_join_change_and_leave_without_touching_others(fleet: Fleet) -> None:
@@ -216,6 +120,21 @@ async def test_invalid_remote_is_reported_and_joined_once_it_is_valid(
         fleet.home.update(REMOTES, "osaka", fixed, NAMESPACE)
         await fleet.until_ready("osaka")
         assert fleet.condition("osaka", "Stalled") == {}
+
+
+async def test_recreated_remote_does_not_use_the_credential_of_the_earlier_one(
+    fleet: Fleet,
+) -> None:
+    fleet.home.put(secret("osaka"))
+    fleet.home.put(remote("osaka"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        fleet.home.delete(REMOTES, "osaka", NAMESPACE)
+        await fleet.until(lambda: fleet.find("osaka") is None)
+        fleet.home.remove(SECRETS, "osaka", NAMESPACE)
+        fleet.home.put(remote("osaka"))
+        await fleet.until(lambda: fleet.reason("osaka") == "SecretNotFound")
+        assert fleet.served == {}
 
 
 async def test_running_join_survives_an_invalid_change(fleet: Fleet) -> None:
