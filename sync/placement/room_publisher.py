@@ -5,8 +5,8 @@ pod. The ConfigMap is written only after a change of the room, or for a pod that
 at most once in `SPACING` seconds. With ``auto`` it is written only where home serves
 PlacementPolicies or Kueue's AdmissionChecks: the bridge watches their definitions
 (`sync.placement.definition_watch`), and publishes as soon as one of them is served. Without the
-permission to read these the bridge asks after a change, at most once in `ASK_SPACING` seconds, and
-every `ASK_AGAIN` seconds without one. A write that fails is repeated with the next change, or after
+permission to read these the bridge asks again after `ASK_SPACING` seconds, and then at the next
+change or after `ASK_AGAIN` more. A write that fails is repeated with the next change, or after
 `RETRY` seconds.
 """
 
@@ -40,7 +40,7 @@ SPACING = 5.0
 #: Seconds until a failed write is repeated without a change.
 RETRY = 60.0
 #: Least seconds between two questions whether home serves what needs the room, without the
-#: permission to watch it.
+#: permission to watch that.
 ASK_SPACING = 60.0
 #: Seconds for which the bridge then waits for a change.
 ASK_AGAIN = published_room.NOTICED_MINUTES * 60.0 - ASK_SPACING

@@ -19,7 +19,8 @@ from translators.ownership_labels import DOMAIN
 #: Whether a bridge publishes: with ``auto`` where home serves PlacementPolicies or Kueue's
 #: AdmissionChecks.
 PublishRoom = Literal["auto", "on", "off"]
-#: Minutes after which a bridge with ``auto`` has noticed that home serves one of them.
+#: Minutes after which a bridge with ``auto`` has noticed that home serves one of them, also without
+#: the permission to watch that.
 NOTICED_MINUTES = 6
 #: Home's namespace of what bridges share.
 NAMESPACE = "cluster-bridge"
