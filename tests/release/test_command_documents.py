@@ -23,8 +23,7 @@ def test_every_command_has_a_page_with_its_options() -> None:
             for spelling in option.opts:
                 assert f"\\fB{spelling.replace('-', chr(92) + '-')}\\fR" in page
     for name in commands:
-        escaped = name.replace(" ", "\\-").replace("storage-class", "storage\\-class")
-        escaped = escaped.replace("bug-report", "bug\\-report")
+        escaped = name.replace(" ", "-").replace("-", "\\-")
         assert f".BR {escaped} (1)" in PAGES["bridge.1"]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context
+from typing import Any
 from unittest.mock import patch
 
 from sync.base.background_task import background_task
@@ -28,28 +30,50 @@ async def neighbour() -> AsyncIterator[None]:
 
 
 class LoopSteps:
-    """The callbacks of all loops of this thread while `measured`: how long they keep the loop from
-    others, in CPU time of the thread. Other processes of the machine do not count."""
+    """The callbacks of all loops of this thread while `measured`, without those of sockets: how
+    long they keep the loop from others, in CPU time of the thread. Other processes of the machine
+    do not count."""
 
     def __init__(self) -> None:
         self.longest = 0.0
         """CPU seconds of the longest callback."""
         self.what = ""
-        """That callback."""
+        """That callback, or its task."""
 
     def reset(self) -> None:
         self.longest, self.what = 0.0, ""
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        run = vars(asyncio.Handle)["_run"]
+        loops = asyncio.BaseEventLoop
+        soon, at = loops.call_soon, loops.call_at
 
-        def timed(handle: asyncio.Handle) -> None:
+        def call_soon(
+            loop: asyncio.BaseEventLoop,
+            callback: Callable[..., Any],
+            *args: Any,
+            context: Context | None = None,
+        ) -> asyncio.Handle:
+            return soon(loop, self._timed(callback), *args, context=context)
+
+        def call_at(
+            loop: asyncio.BaseEventLoop,
+            when: float,
+            callback: Callable[..., Any],
+            *args: Any,
+            context: Context | None = None,
+        ) -> asyncio.TimerHandle:
+            return at(loop, when, self._timed(callback), *args, context=context)
+
+        with patch.object(loops, "call_soon", call_soon), patch.object(loops, "call_at", call_at):
+            yield
+
+    def _timed(self, callback: Callable[..., Any]) -> Callable[..., None]:
+        def timed(*args: Any) -> None:
             began = time.thread_time()
-            run(handle)
+            callback(*args)
             took = time.thread_time() - began
             if took > self.longest:
-                self.longest, self.what = took, repr(handle)
+                self.longest, self.what = took, repr(getattr(callback, "__self__", callback))
 
-        with patch.object(asyncio.Handle, "_run", timed):
-            yield
+        return timed
