@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 # Newer than its inputs when the environment is complete.
 READY := $(VENV)/.ready
 
+# Where it is set, each `bridge` command of a test compiles its modules again, a quarter of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo demo-down test test-fast test-e2e test-long soak faults bench lint conformance conformance-smoke \
         docs docs-write test-skew test-kind release release-verify release-reproduce release-sign release-lock
 
