@@ -103,7 +103,8 @@ def _spec(options: Mapping[str, Object]) -> Object:
             ),
             "leaveTimeout": _text(
                 "Time after the deletion of this object until the bridge cleans up home alone if "
-                "the remote does not answer, such as 10m or 1h. Default: 10m.",
+                "the remote does not answer, such as 10m or 1h. Default: 10m. At most 365d: a "
+                "longer time counts as that.",
                 32,
                 pattern=_DURATION,
             ),
