@@ -130,11 +130,14 @@ class ProvisionedStorage:
         self.home.kubectl("delete", kinds, "--all", "-n", namespace, "--wait=false")
         wait_for(lambda: not self.claims(), "the claims are deleted")
 
+        # A volume may go between the two requests, by the controllers or the bridge.
+        delete = ("delete", "persistentvolume", "--ignore-not-found", "--wait=false")
+
         def volumes_are_gone() -> bool:
             for it in self.volumes():
                 if it["spec"]["persistentVolumeReclaimPolicy"] == "Retain":
                     name = it["metadata"]["name"]
-                    self.home.kubectl("delete", "persistentvolume", name, "--wait=false")
+                    self.home.kubectl(*delete, name)
             return not self.volumes()
 
         wait_for(volumes_are_gone, "the volumes are deleted")
