@@ -123,6 +123,7 @@ def _unmanaged(fleet: Fleet, namespace: str) -> Iterator[None]:
         fleet.remote.kubectl("delete", kind, "theirs", "-n", where, "--wait=false")
 
 
+@pytest.mark.long
 def test_glitch_evicts_nothing_and_a_lost_remote_is_replaced_by_tier(
     fleet: Fleet, namespace: str
 ) -> None:

@@ -231,6 +231,7 @@ def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge)
     assert not bridged.remote_pods()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600, func_only=True)
 def test_clusters_agree_after_many_takeovers_under_load(
     bridged: Bridged, other: StandbyBridge
