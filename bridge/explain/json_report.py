@@ -65,7 +65,7 @@ def translated_pod(facts: PodFacts) -> TranslatedPod | None:
 
 def build_report(facts: PodFacts) -> Object:
     """The report."""
-    chosen, translated = facts.chosen, translated_pod(facts)
+    chosen, translated, policy = facts.chosen, translated_pod(facts), _policy(facts)
     references = [dependency_report.describe_dependency(it, facts) for it in facts.dependencies]
     answer: Object = {
         "pod": {
@@ -78,8 +78,8 @@ def build_report(facts: PodFacts) -> Object:
         "node": None,
         "remote": None,
         "placement": _placement(facts),
-        "decidedBy": _decided_by(facts),
-        "policy": _policy(facts),
+        "decidedBy": _decided_by(facts, policy),
+        "policy": policy,
         "nodes": [_candidate(it) for it in facts.candidates],
         "podSecurity": _pod_security(facts) or None,
         "refusals": _refusals(facts),
@@ -166,10 +166,10 @@ def _policy(facts: PodFacts) -> Object | None:
     }
 
 
-def _decided_by(facts: PodFacts) -> str | None:
+def _decided_by(facts: PodFacts, policy: Object | None) -> str | None:
     """The component that decides on which node the pod runs, or has decided that; None for a pod
     that does not exist, which a PlacementPolicy could be for."""
-    policy, offload = _policy(facts), offload_text(facts.namespace or {})
+    offload = offload_text(facts.namespace or {})
     if is_daemonset_pod(facts.pod):
         return "its DaemonSet, which selects the node"
     if policy is not None:
