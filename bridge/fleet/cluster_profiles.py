@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from bridge.base.printable_text import escape_line
@@ -18,14 +18,20 @@ from bridge.crds.remote_crd import DEFAULT_LEAVE_SECONDS
 from bridge.fleet import access_providers
 from bridge.fleet.access_providers import TOKEN_SECRET, Plugin
 from bridge.fleet.fleet_report import RemoteReport
-from bridge.fleet.joined_kind import Contents, ProfileAccess, Rejection, is_leaving
+from bridge.fleet.joined_kind import (
+    Contents,
+    ProfileAccess,
+    Rejection,
+    after_deletion,
+    is_leaving,
+)
 from bridge.fleet.remote_objects import secret_value
 from sync.kube.api_resources import CLUSTER_PROFILES
 from sync.kube.client import KubeClient
 from sync.runtime.event_recorder import event_of, write_event
-from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, name_of, namespace_of, uid_of
 from translators.ownership_labels import PROPERTY_DOMAIN
-from translators.timestamps import format_time, parse_time
+from translators.timestamps import format_time
 
 #: Least seconds between Events of a profile, whose writer may change it at any rate.
 EVENT_SECONDS = 5.0
@@ -112,10 +118,7 @@ class ClusterProfileKind:
     def abandoned_at(self, joined: Object) -> datetime | None:
         """`JoinedKind.abandoned_at`: a fixed time after the deletion, since a profile has no field
         for it."""
-        if not is_leaving(joined):
-            return None
-        deleted = parse_time(str(metadata(joined)["deletionTimestamp"]))
-        return deleted + timedelta(seconds=DEFAULT_LEAVE_SECONDS)
+        return after_deletion(joined, DEFAULT_LEAVE_SECONDS)
 
     def labels(self, joined: Object, now: datetime) -> Mapping[str, str]:
         """`JoinedKind.labels`: the properties, which change at most every `LABEL_SECONDS`."""

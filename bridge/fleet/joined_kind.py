@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from bridge.crds.remote_crd import FINALIZER
@@ -12,6 +12,7 @@ from bridge.fleet.fleet_report import RemoteReport
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, metadata
+from translators.timestamps import parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,13 @@ class JoinedKind(Protocol):
 def is_leaving(joined: Object) -> bool:
     """Whether the object is being deleted."""
     return bool(metadata(joined).get("deletionTimestamp"))
+
+
+def after_deletion(joined: Object, seconds: float) -> datetime | None:
+    """So many seconds after the deletion; None if the object is not deleted."""
+    if not is_leaving(joined):
+        return None
+    return parse_time(str(metadata(joined)["deletionTimestamp"])) + timedelta(seconds=seconds)
 
 
 def has_finalizer(joined: Object) -> bool:

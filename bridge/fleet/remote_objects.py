@@ -15,15 +15,15 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from bridge.crds.remote_crd import DEFAULT_KEYS, DEFAULT_LEAVE_SECONDS
 from bridge.fleet.fleet_report import RemoteReport, RemoteState
-from bridge.fleet.joined_kind import Contents, Rejection, is_leaving
+from bridge.fleet.joined_kind import Contents, Rejection, after_deletion, is_leaving
 from sync.kube.api_resources import REMOTES
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, condition_of, metadata, name_of, namespace_of
-from translators.timestamps import format_time, parse_time
+from translators.timestamps import format_time
 
 #: Reasons of the condition Ready by the state of the join.
 STATE_REASONS: Mapping[RemoteState, str] = {
@@ -153,16 +153,13 @@ def secret_key(remote: Object) -> str:
 
 def abandoned_at(remote: Object) -> datetime | None:
     """When the bridge leaves without the remote, if that does not answer; None if not deleted."""
-    if not is_leaving(remote):
-        return None
-    deleted = parse_time(str(metadata(remote)["deletionTimestamp"]))
     text = str((remote.get("spec") or {}).get("leaveTimeout") or "")
     seconds = sum(
         float(number) * _UNITS[unit or "s"]
         for number, unit in re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)?", text)
     )
     seconds = min(seconds, MAX_LEAVE_SECONDS) if text else DEFAULT_LEAVE_SECONDS
-    return deleted + timedelta(seconds=seconds)
+    return after_deletion(remote, seconds)
 
 
 def status(
