@@ -73,6 +73,34 @@ def pytest_runtest_makereport(
     return report
 
 
+# -- failures, when they happen --------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Has failures printed when they happen; only the process that reports has a terminal."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        config.pluginmanager.register(_ImmediateFailures(terminal))
+
+
+@dataclass(frozen=True)
+class _ImmediateFailures:
+    """Prints each failure at once: a run that is ended from outside prints no summary."""
+
+    terminal: pytest.TerminalReporter
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Prints the report of a failed test or fixture."""
+        if report.failed:
+            self.terminal.section(f"{report.nodeid}: {report.when} failed", red=True)
+            self.terminal.write_line(report.longreprtext)
+            for title, content in report.sections:
+                self.terminal.section(title, "-")
+                self.terminal.write_line(content)
+
+
 # -- permissions, at the end of a run --------------------------------------------------------
 
 _USED_PERMISSIONS = pytest.StashKey[used_permissions.Report]()
