@@ -321,9 +321,10 @@ def limited_remote(
     _permission_report(request.config).add(used_permissions.report(requests).as_json())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def simulated(request: pytest.FixtureRequest) -> Iterator[dict[str, Cluster]]:
-    """Clusters with simulated nodes: a separate set beside that of the other tests."""
+    """Clusters with simulated nodes: a separate set beside that of the other tests, and only while
+    a module needs it, since idle clusters take a tenth of a processor."""
     usual = settings_from_environment()
     settings = replace(usual, prefix=f"{usual.prefix[:5]}many", backend=Backend.NATIVE)
     home = specs(["home"], nodes=Nodes.SIMULATED)

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
+from typer.testing import CliRunner
 
+from bridge.cli.command_table import app
 from bridge.rbac import fleet_permissions, rbac_manifests
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
 from bridge.rbac.remote_policy import RESERVATION
-from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json, wait_for
 
@@ -142,6 +143,8 @@ def _delete(cluster: Cluster, objects: Iterable[Json]) -> None:
 
 
 def _printed(*args: str) -> str:
-    done = bridge_process.run("rbac", *args)
-    assert done.returncode == 0, done.stderr
+    """What `bridge rbac ARGS` prints: in this process, since every test needs it, and each start of
+    the command takes a second of a processor."""
+    done = CliRunner().invoke(app, ["rbac", *args])
+    assert done.exit_code == 0, done.output
     return done.stdout

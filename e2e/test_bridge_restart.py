@@ -24,7 +24,13 @@ def _written(bridged: Bridged) -> list[Json]:
     ]
 
 
-@pytest.mark.parametrize("crash", [False, True], ids=["stopped with Ctrl-C", "killed"])
+@pytest.mark.parametrize(
+    "crash",
+    [
+        pytest.param(False, id="stopped with Ctrl-C", marks=pytest.mark.long),
+        pytest.param(True, id="killed"),
+    ],
+)
 def test_restart_changes_nothing(bridged: Bridged, crash: bool) -> None:
     """Same remote UIDs, and no write in either cluster except to the Lease and the Node."""
     bridged.apply(web(bridged.node))

@@ -31,6 +31,9 @@ LOST = 90.0
 #: Seconds for waits without a documented limit.
 PATIENCE = 120.0
 
+#: The ways to cut a connection to a cluster.
+_CUTS = ["network", pytest.param("API server", marks=pytest.mark.long)]
+
 #: A `bridge` that reports a later version.
 OTHER_VERSION = """
 from bridge.base import version
@@ -136,7 +139,7 @@ def cut(cluster: Cluster, how: str) -> Iterator[None]:
             cluster.start_api_server()
 
 
-@pytest.mark.parametrize("how", ["network", "API server"])
+@pytest.mark.parametrize("how", _CUTS)
 def test_cut_to_the_remote(bridged: Bridged, how: str) -> None:
     """The node is NotReady with a reason, the bridge is healthy, and changes apply afterwards."""
     steady = Steady(bridged)
@@ -167,7 +170,7 @@ def test_cut_to_the_remote(bridged: Bridged, how: str) -> None:
     )
 
 
-@pytest.mark.parametrize("how", ["network", "API server"])
+@pytest.mark.parametrize("how", _CUTS)
 def test_cut_to_home(bridged: Bridged, how: str) -> None:
     """Home considers the node lost; the remote's pods continue; home recovers afterwards."""
     steady = Steady(bridged)
@@ -311,7 +314,15 @@ def test_slow_remote(bridged: Bridged) -> None:
     steady.is_untouched()
 
 
-@pytest.mark.parametrize("away", ["neither", "home", "remote", "both"])
+@pytest.mark.parametrize(
+    "away",
+    [
+        "neither",
+        pytest.param("home", marks=pytest.mark.long),
+        pytest.param("remote", marks=pytest.mark.long),
+        "both",
+    ],
+)
 def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
     """Even during outages, and with a log follower; workloads continue."""
     steady = Steady(bridged)

@@ -82,7 +82,9 @@ def _serves(bridged: Bridged) -> None:
     bridged.kubectl("delete", "pod", name, "--wait=false")
 
 
-@pytest.mark.parametrize("how", ["kill -9", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "how", ["kill -9", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.long)]
+)
 def test_standby_takes_over_and_pods_continue(
     bridged: Bridged, other: StandbyBridge, how: str
 ) -> None:

@@ -9,6 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from bridge.rbac.rbac_manifests import Account
 from e2e import bridge_process, service_accounts
 from e2e.installed_bridge import Install
@@ -126,6 +128,7 @@ def test_installed_bridges_keep_their_renewed_token_in_the_state_secret(
         service_accounts.take_away(it.remote, own)
 
 
+@pytest.mark.long
 def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: Install) -> None:
     """An image that does not exist, without a tag: a server defaults to pull such an image always,
     which must not stay. Then a bridge that ends by itself; the node is never created."""

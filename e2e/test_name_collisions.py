@@ -116,6 +116,7 @@ def test_unmanaged_namespace_is_rejected_unless_handed_over(bridged: Bridged) ->
         bridged.remote.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
+@pytest.mark.long
 def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
     bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:

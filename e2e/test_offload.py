@@ -181,7 +181,10 @@ _SPREAD = {
 }
 
 
-@pytest.mark.parametrize("selector", [{}, SELECTOR], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "selector",
+    [pytest.param({}, id="all", marks=pytest.mark.long), pytest.param(SELECTOR, id="some")],
+)
 def test_admission_policy_equals_the_translation(
     clusters: dict[str, Cluster], node_name: str, selector: dict[str, str]
 ) -> None:

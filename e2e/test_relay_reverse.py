@@ -236,6 +236,7 @@ def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
     wait_for(lambda: len(relays(bridged)) == 1, "the first has ended")
 
 
+@pytest.mark.long
 def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Bridged) -> None:
     """Large bodies in both directions, a half-close, a closed port, a Service with pods on both
     sides, a crash of the bridge, and the clean-up when no Service needs the relay."""

@@ -28,7 +28,13 @@ def _ready(bridged: Bridged) -> tuple[str, str]:
     return ready["status"], ready["reason"]
 
 
-@pytest.mark.parametrize("cut", [False, True], ids=["API server is down", "network is cut"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(False, id="API server is down"),
+        pytest.param(True, id="network is cut", marks=pytest.mark.long),
+    ],
+)
 def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool) -> None:
     """The node reports it, pods keep UIDs and start times, and later changes are applied."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))

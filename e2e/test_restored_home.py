@@ -174,6 +174,7 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
     assert _starts(original.remote_pods()).items() >= kept.items()
 
 
+@pytest.mark.long
 def test_claim_of_a_killed_bridge_is_kept_for_its_own_home(
     original: Bridged, tmp_path: Path
 ) -> None:

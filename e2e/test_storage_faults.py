@@ -70,6 +70,7 @@ def test_api_servers_are_away_while_claims_are_provisioned(storage: ProvisionedS
         _require_one_volume_each(storage)
 
 
+@pytest.mark.long
 def test_standby_takes_over_while_claims_are_provisioned(
     storage: ProvisionedStorage, tmp_path: Path
 ) -> None:

@@ -167,7 +167,13 @@ def test_pod_scheduled_before_the_timeout_stays(bridged: Bridged) -> None:
         assert "DisruptionTarget" not in _conditions(late)
 
 
-@pytest.mark.parametrize("down", [1, SECONDS + 3], ids=["shortly", "longer than its time"])
+@pytest.mark.parametrize(
+    "down",
+    [
+        pytest.param(1, id="shortly", marks=pytest.mark.long),
+        pytest.param(SECONDS + 3, id="longer than its time"),
+    ],
+)
 def test_restart_does_not_reset_the_timeout(bridged: Bridged, down: int) -> None:
     """The bridge crashes while a pod waits."""
     bridged.apply(pod(bridged.node, "waits", _META, topologySpreadConstraints=[_SPREAD]))

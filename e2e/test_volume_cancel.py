@@ -144,6 +144,7 @@ def test_move_that_is_killed_during_the_swap_is_cancelled(moves: _Moves, moment:
     wait_for(lambda: not storage.volumes(), "the volume is deleted")
 
 
+@pytest.mark.long
 def test_move_that_is_killed_after_the_swap_is_finished(moves: _Moves) -> None:
     """The claim has its data in the remote: cancel is refused, and names the command."""
     storage = moves.storage

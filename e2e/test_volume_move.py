@@ -22,6 +22,7 @@ from e2e.workload_manifests import BUSYBOX, volume_claim
 pytestmark = pytest.mark.usefixtures("provisioners", "home_provisioner")
 
 
+@pytest.mark.long
 def test_move_from_home_to_remote_and_back(storage: ProvisionedStorage) -> None:
     """The data, with all its metadata, is on the virtual node, and later at home again; each time
     the old data is in a second claim until that is deleted."""
