@@ -11,7 +11,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -30,9 +30,12 @@ _CAPACITY = {"cpu": "8", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "
 class SimulatedNode:
     """One Node of ``cluster``; `simulated_node` creates and removes it."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, *, capacity: Mapping[str, str], labels: Mapping[str, str]
+    ) -> None:
         self.cluster = cluster
         self.name = name
+        self._capacity, self._labels = capacity, labels
         self.reported: set[str] = set()
         """The UIDs of all pods that it has reported as Running."""
         self._dead = threading.Event()
@@ -40,11 +43,15 @@ class SimulatedNode:
 
     def register(self) -> None:
         """Creates the Node as Ready and starts the thread."""
-        labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"}
+        labels = {
+            "kubernetes.io/hostname": self.name,
+            "kubernetes.io/os": "linux",
+            **self._labels,
+        }
         self._send("create", {"kind": "Node", "metadata": {"name": self.name, "labels": labels}})
         status: Json = {
-            "capacity": _CAPACITY,
-            "allocatable": _CAPACITY,
+            "capacity": self._capacity,
+            "allocatable": self._capacity,
             "conditions": [_condition("Ready")],
             "nodeInfo": {"operatingSystem": "linux", "architecture": "amd64"},
         }
@@ -101,9 +108,11 @@ class SimulatedNode:
 
 
 @contextmanager
-def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
+def simulated_node(
+    cluster: Cluster, name: str, *, capacity: Mapping[str, str] = _CAPACITY, **labels: str
+) -> Iterator[SimulatedNode]:
     """A running Node; deleted afterwards with the pods bound to it."""
-    node = SimulatedNode(cluster, name)
+    node = SimulatedNode(cluster, name, capacity=capacity, labels=labels)
     try:
         node.register()
         yield node

@@ -16,6 +16,7 @@ from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited
 from e2e.kubectl import Json, get, get_one, uids, wait_for
+from e2e.simulated_node import simulated_node
 from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import pod, shell
 from translators.capacity import pod_requests
@@ -305,18 +306,10 @@ def _delete_pod(cluster: Cluster, namespace: str, name: str) -> None:
 
 @contextlib.contextmanager
 def _worker(remote: Cluster, name: str, **labels: str) -> Iterator[None]:
-    """A node without a kubelet that the control plane considers Ready for a while."""
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
-    ready = {"type": "Ready", "status": "True", "reason": "ByHand"}
-    status = {"capacity": LARGE, "allocatable": LARGE, "conditions": [ready]}
-    remote.kubectl("create", "-f", "-", input=json.dumps(node))
-    try:
-        patch = json.dumps({"status": status})
-        remote.kubectl("patch", "node", name, "--subresource=status", "-p", patch)
+    """A node without a kubelet that the control plane considers Ready."""
+    with simulated_node(remote, name, capacity=LARGE, **labels):
         wait_for(
             lambda: not get_one(remote, "node", name)["spec"].get("taints"),
             "the new node has lost the taint of a new one",
         )
         yield
-    finally:
-        remote.kubectl("delete", "node", name)
