@@ -27,7 +27,7 @@ from e2e.clusters.cluster import Backend, Cluster, Provisioner
 from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
 from e2e.installed_bridge import installing, loaded  # noqa: F401  # fixtures
-from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_one, uids, wait_for
 
 if TYPE_CHECKING:
     from e2e.provisioned_storage import ProvisionedStorage
@@ -390,7 +390,8 @@ def joined(
     leave_options: Sequence[str] = (),
 ) -> Iterator[Bridged]:
     """Starts the bridge with a new namespace at home, which it may read unless ``unbound``;
-    afterwards removes both. ``account`` is the bridge's at home; None is that of the node.
+    afterwards removes both, and further nodes that the bridge has joined, whose names begin with
+    that of the node. ``account`` is the bridge's at home; None is that of the node.
     ``leave_options`` are further options of `bridge leave`."""
     namespace = (used_permissions.UNBOUND if unbound else "test-") + node.rpartition("-")[2]
     # A test may change these of the bridge.
@@ -403,20 +404,28 @@ def joined(
         yield Bridged(home, remote, bridge, node, namespace, f"{namespace}-e2e")
     finally:
         _stop(bridge)
-        # With --kubeconfig, since a test may have left, so that no Node has the join record.
-        left = bridge_process.run(
-            *("leave", "--name", node, "--yes", "--force"),
-            *("--kubeconfig", far.kubeconfig),
-            *leave_options,
-            home=near,
-        )
+        left = [
+            # With --kubeconfig, since a test may have left, so that no Node has the join record.
+            bridge_process.run(
+                *("leave", "--name", it, "--yes", "--force"),
+                *("--kubeconfig", far.kubeconfig),
+                *leave_options,
+                home=near,
+            )
+            for it in (node, *_further_nodes(home, node))
+        ]
         home.kubectl("delete", "namespace", namespace, "--wait=false")
-    assert left.returncode == 0, left.stderr
+    assert all(it.returncode == 0 for it in left), [it.stderr for it in left]
     selector = f"cluster-bridge.io/node={node}"
     wait_for(
         lambda: not get(remote, _MANAGED_RESOURCES, selector=selector, all_namespaces=True),
         "no managed object is left in the remote",
     )
+
+
+def _further_nodes(home: Cluster, node: str) -> list[str]:
+    names = sorted(uids(get(home, "nodes")))
+    return [name for name in names if name.startswith(f"{node}-")]
 
 
 @pytest.fixture

@@ -64,6 +64,13 @@ def get_one(cluster: Cluster, kind: str, name: str, *, namespace: str | None = N
     return found
 
 
+def get_events(cluster: Cluster, name: str, *, namespace: str) -> list[Json]:
+    """The namespace's Events about objects with this name; all fields of an Event's reference to
+    its object are optional (`core/v1.ObjectReference`)."""
+    events = get(cluster, "events", namespace=namespace)
+    return [event for event in events if event["involvedObject"].get("name") == name]
+
+
 def wait_for(condition: Callable[[], T], what: str, *, seconds: float = PATIENCE) -> T:
     """Polls until the condition is true, and returns its value. Fails with ``what`` at timeout."""
     deadline = time.monotonic() + seconds

@@ -20,7 +20,7 @@ from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.versions import CLUSTER_INVENTORY_API
 from e2e.conftest import Bridged, Limited, joined
 from e2e.fleet_objects import ObjectsRun, create_namespace, remove_all
-from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.kubectl import Json, get, get_events, get_one, wait_for
 from e2e.workload_manifests import busybox
 
 _MODULE = "sigs.k8s.io/cluster-inventory-api"
@@ -129,11 +129,7 @@ def _labels(home: Cluster, node: str) -> dict[str, str]:
 
 def _events(home: Cluster, namespace: str, profile: str) -> dict[str, Json]:
     """The Events of a profile, by their reason."""
-    return {
-        it["reason"]: it
-        for it in get(home, "events", namespace=namespace)
-        if it["involvedObject"]["name"] == profile
-    }
+    return {it["reason"]: it for it in get_events(home, profile, namespace=namespace)}
 
 
 def test_profiles_are_joined_followed_and_left_as_their_manager_publishes(
@@ -162,10 +158,8 @@ def test_profiles_are_joined_followed_and_left_as_their_manager_publishes(
     # Its first state, without a status, may have been reported as well, without a join.
     wait_for(
         lambda: any(
-            it["involvedObject"]["name"] == second
-            and it["reason"] == "NoAccessProvider"
-            and "the last valid join goes on" in it["message"]
-            for it in get(home, "events", namespace=namespace)
+            it["reason"] == "NoAccessProvider" and "the last valid join goes on" in it["message"]
+            for it in get_events(home, second, namespace=namespace)
         ),
         "the invalid profile is reported",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from bridge.rbac.rbac_manifests import Account
 from e2e import service_accounts
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, uids, wait_for
+from e2e.kubectl import get_events, get_one, uids, wait_for
 from e2e.workload_manifests import busybox
 
 #: Seconds until the report: the server caches the token for 10, an outage is reported after 15.
@@ -51,11 +51,7 @@ def test_revoked_credential_is_reported_and_a_new_one_is_used(
         wait_for(lambda: _ready(bridged)[0] == "True", "it is well again", seconds=REPORT_SECONDS)
         bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "--timeout=90s")
         assert uids(bridged.remote_pods())["stays"] == running["stays"]
-        events = [
-            event["reason"]
-            for event in get(bridged.home, "events", namespace="default")
-            if event["involvedObject"]["name"] == bridged.node
-        ]
-        assert {"NodeNotReady", "NodeReady"} <= set(events)
+        events = get_events(bridged.home, bridged.node, namespace="default")
+        assert {"NodeNotReady", "NodeReady"} <= {event["reason"] for event in events}
     finally:
         service_accounts.take_away(remote, own)

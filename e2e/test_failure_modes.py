@@ -20,7 +20,7 @@ import yaml
 
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, is_ready, uids, wait_for
+from e2e.kubectl import get, get_events, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import busybox, web
 
 #: Limits of docs/explanation/failure-modes.md in seconds: until the node reports an outage of the
@@ -225,9 +225,8 @@ def test_upgrade(bridged: Bridged) -> None:
     )
     assert ready(bridged)[0] == "True"
     steady.is_untouched()
-    events = get(bridged.home, "events", namespace="default")
-    reasons = {e["reason"] for e in events if e["involvedObject"]["name"] == bridged.node}
-    assert "NodeNotReady" not in reasons
+    events = get_events(bridged.home, bridged.node, namespace="default")
+    assert "NodeNotReady" not in {event["reason"] for event in events}
 
 
 def _kubeconfig(cluster: Cluster, account: str, path: Path) -> None:

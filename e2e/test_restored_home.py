@@ -19,7 +19,7 @@ from e2e.clusters import specs
 from e2e.clusters.cluster import Backend, Cluster
 from e2e.clusters.pytest_fixture import running, settings_from_environment
 from e2e.conftest import Bridged, joined, usual_options
-from e2e.kubectl import Json, get, uids, wait_for
+from e2e.kubectl import Json, get, get_events, uids, wait_for
 from e2e.provisioned_storage import ProvisionedStorage
 from e2e.restored_home import restored, saved
 from e2e.standby_replica import now, writes
@@ -262,5 +262,5 @@ def _versions(storage: ProvisionedStorage) -> dict[str, tuple[str, str]]:
 
 
 def _has_event(cluster: Cluster, namespace: str, reason: str, name: str) -> bool:
-    events = get(cluster, "events", namespace=namespace)
-    return any(it["reason"] == reason and it["involvedObject"]["name"] == name for it in events)
+    events = get_events(cluster, name, namespace=namespace)
+    return any(event["reason"] == reason for event in events)
