@@ -28,6 +28,7 @@ from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
 from e2e.installed_bridge import installing, loaded  # noqa: F401  # fixtures
 from e2e.kubectl import Json, create_namespace, get, get_one, uids, wait_for
+from e2e.volume_snapshots import snapshots  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
     from e2e.provisioned_storage import ProvisionedStorage

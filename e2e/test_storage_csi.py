@@ -15,10 +15,11 @@ from e2e.provisioned_storage import ProvisionedStorage
 from e2e.storage_classes import csi
 from e2e.volume_snapshots import (
     Snapshots,
-    restored_from,
+    read_restored,
     served,
     served_by_driver,
     snapshot_class,
+    write_before,
 )
 from e2e.volume_transfers import WRITE, digest, node_of_home, run_volume
 from e2e.workload_manifests import BUSYBOX, volume_claim
@@ -39,23 +40,6 @@ def _drivers(clusters: dict[str, Cluster]) -> Iterator[None]:
 
 
 pytestmark = [pytest.mark.usefixtures("_drivers"), pytest.mark.long]
-
-
-@pytest.fixture
-def snapshots(storage: ProvisionedStorage) -> Iterator[Snapshots]:
-    """The snapshots of the test's namespace, which are deleted afterwards."""
-    made = Snapshots(storage.home, storage.bridged.namespace)
-    yield made
-    made.delete()
-
-
-def _write(storage: ProvisionedStorage, of_class: str) -> None:
-    """The pod `writes` on the virtual node writes to the PVC `data`."""
-    storage.bridged.apply(volume_claim("data", of_class, "8Mi"))
-    script = "echo before > /data/file; sleep 3600"
-    storage.bridged.apply(storage.node_pod("writes", "data", script))
-    storage.wait_until_ready("writes")
-    wait_for(lambda: storage.read("writes") == "before\n", "the pod has written")
 
 
 def _remote_contents(storage: ProvisionedStorage) -> list[Json]:
@@ -83,7 +67,7 @@ def test_snapshot_controller_of_the_remote_takes_restores_and_deletes(
         snapshot_class(remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
         snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
     ):
-        _write(storage, name)
+        write_before(storage, name)
         (volume,) = storage.remote_volumes()
         assert volume["spec"]["csi"]["driver"] == CSI_DRIVER_NAME
         assert _attachments(remote) == {volume["metadata"]["name"]}
@@ -97,11 +81,7 @@ def test_snapshot_controller_of_the_remote_takes_restores_and_deletes(
         assert content["status"]["creationTime"] // 10**9 == taken
         bridged.kubectl("exec", "writes", "--", "sh", "-c", "echo after > /data/file")
 
-        claim = volume_claim("restored", name, "8Mi", dataSource=restored_from("friday"))
-        bridged.apply(claim)
-        bridged.apply(storage.node_pod("reads", "restored"))
-        storage.wait_until_ready("reads")
-        assert storage.read("reads") == "before\n"
+        assert read_restored(storage, name, "friday") == "before\n"
         assert storage.read("writes") == "after\n"
 
         snapshots.delete("friday")
@@ -121,7 +101,7 @@ def test_error_of_the_remotes_snapshot_controller_is_shown_until_it_is_remedied(
         snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
         snapshot_class(storage.home, f"named-{bridged.node}", parameters=names) as named,
     ):
-        _write(storage, name)
+        write_before(storage, name)
         snapshots.take("early", "data", of_class)
         assert "default snapshot class" in snapshots.wait_for_error("early")
         with snapshot_class(remote, "named", driver=CSI_DRIVER_NAME):
@@ -146,17 +126,13 @@ def test_snapshot_outlives_the_volume_of_a_driver(
         snapshot_class(storage.remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
         snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
     ):
-        _write(storage, name)
+        write_before(storage, name)
         snapshots.take("friday", "data", of_class)
         snapshots.wait_until_ready("friday")
         bridged.kubectl("delete", "pod/writes", "pvc/data")
         wait_for(lambda: not storage.volumes(), "the volume is deleted")
         assert not storage.remote_claims()
-        claim = volume_claim("restored", name, "8Mi", dataSource=restored_from("friday"))
-        bridged.apply(claim)
-        bridged.apply(storage.node_pod("reads", "restored"))
-        storage.wait_until_ready("reads")
-        assert storage.read("reads") == "before\n"
+        assert read_restored(storage, name, "friday") == "before\n"
         snapshots.delete("friday")
         assert not _remote_contents(storage)
 

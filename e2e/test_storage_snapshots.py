@@ -15,7 +15,13 @@ from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.kubectl import Json, get, wait_for
 from e2e.provisioned_storage import ProvisionedStorage
 from e2e.storage_classes import hostpath
-from e2e.volume_snapshots import Snapshots, restored_from, served, snapshot_class
+from e2e.volume_snapshots import (
+    Snapshots,
+    read_restored,
+    served,
+    snapshot_class,
+    write_before,
+)
 from e2e.workload_manifests import volume_claim
 
 
@@ -29,33 +35,8 @@ def _snapshots_served(clusters: dict[str, Cluster]) -> Iterator[None]:
 pytestmark = pytest.mark.usefixtures("_snapshots_served", "provisioners")
 
 
-@pytest.fixture
-def snapshots(storage: ProvisionedStorage) -> Iterator[Snapshots]:
-    """The snapshots of the test's namespace, which are deleted afterwards."""
-    made = Snapshots(storage.home, storage.bridged.namespace)
-    yield made
-    made.delete()
-
-
 def _in_remote(storage: ProvisionedStorage) -> list[Json]:
     return get(storage.remote, "volumesnapshots", namespace=storage.bridged.remote_namespace)
-
-
-def _write(storage: ProvisionedStorage, of_class: str) -> None:
-    """The pod `writes` writes to the PVC `data`, so that a snapshot has content."""
-    storage.bridged.apply(volume_claim("data", of_class, "8Mi"))
-    script = "echo before > /data/file; sleep 3600"
-    storage.bridged.apply(storage.node_pod("writes", "data", script))
-    storage.wait_until_ready("writes")
-    wait_for(lambda: storage.read("writes") == "before\n", "the pod has written")
-
-
-def _read_restored(storage: ProvisionedStorage, of_class: str, snapshot: str) -> str:
-    claim = volume_claim("restored", of_class, "8Mi", dataSource=restored_from(snapshot))
-    storage.bridged.apply(claim)
-    storage.bridged.apply(storage.node_pod("reads", "restored"))
-    storage.wait_until_ready("reads")
-    return storage.read("reads")
 
 
 def test_snapshot_is_taken_restored_and_deleted(
@@ -68,7 +49,7 @@ def test_snapshot_is_taken_restored_and_deleted(
         storage.home_class("burst") as name,
         snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
     ):
-        _write(storage, name)
+        write_before(storage, name)
         snapshots.take("friday", "data", of_class)
         content = snapshots.wait_until_ready("friday")
         assert snapshots.status("friday")["restoreSize"] == "8Mi"
@@ -78,7 +59,7 @@ def test_snapshot_is_taken_restored_and_deleted(
         assert content["status"]["snapshotHandle"].endswith(f"/{handle}")
         bridged.kubectl("exec", "writes", "--", "sh", "-c", "echo after > /data/file")
 
-        assert _read_restored(storage, name, "friday") == "before\n"
+        assert read_restored(storage, name, "friday") == "before\n"
         assert storage.read("writes") == "after\n"
 
         snapshots.delete("friday")
@@ -96,7 +77,7 @@ def test_retained_snapshot_outlives_its_object_and_volume(
         storage.home_class("burst") as name,
         snapshot_class(storage.home, f"kept-{bridged.node}", "Retain") as of_class,
     ):
-        _write(storage, name)
+        write_before(storage, name)
         snapshots.take("friday", "data", of_class)
         content = snapshots.wait_until_ready("friday")
         snapshots.delete("friday")
@@ -110,7 +91,7 @@ def test_retained_snapshot_outlives_its_object_and_volume(
         assert _in_remote(storage) == [remote]
         snapshots.import_existing("again", content["status"]["snapshotHandle"])
         snapshots.wait_until_ready("again")
-        assert _read_restored(storage, name, "again") == "before\n"
+        assert read_restored(storage, name, "again") == "before\n"
         snapshots.delete("again")
         assert not _in_remote(storage)
 

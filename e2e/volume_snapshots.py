@@ -11,12 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
 
 from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Cluster, CsiPart, Settings
 from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.versions import SNAPSHOT_DEFINITIONS
 from e2e.kubectl import Json, get_one, wait_for
+from e2e.workload_manifests import volume_claim
 from translators.storage.identifiers import DRIVER
+
+if TYPE_CHECKING:
+    from e2e.provisioned_storage import ProvisionedStorage
 
 GROUP = "snapshot.storage.k8s.io"
 _API_VERSION = f"{GROUP}/v1"
@@ -150,3 +157,30 @@ class Snapshots:
         """Deletes VolumeSnapshots, all without names, and waits until they do not exist."""
         space = ("-n", self._namespace, "--timeout=60s")
         self._home.kubectl("delete", "volumesnapshots", *(names or ("--all",)), *space, timeout=90)
+
+
+@pytest.fixture
+def snapshots(storage: ProvisionedStorage) -> Iterator[Snapshots]:
+    """The snapshots of the test's namespace, which are deleted afterwards."""
+    made = Snapshots(storage.home, storage.bridged.namespace)
+    yield made
+    made.delete()
+
+
+def write_before(storage: ProvisionedStorage, of_class: str) -> None:
+    """The pod `writes` on the virtual node writes "before" to the new PVC `data`, so that a
+    snapshot has content."""
+    storage.bridged.apply(volume_claim("data", of_class, "8Mi"))
+    script = "echo before > /data/file; sleep 3600"
+    storage.bridged.apply(storage.node_pod("writes", "data", script))
+    storage.wait_until_ready("writes")
+    wait_for(lambda: storage.read("writes") == "before\n", "the pod has written")
+
+
+def read_restored(storage: ProvisionedStorage, of_class: str, snapshot: str) -> str:
+    """What the pod `reads` has in its volume, the new PVC `restored` from the VolumeSnapshot."""
+    claim = volume_claim("restored", of_class, "8Mi", dataSource=restored_from(snapshot))
+    storage.bridged.apply(claim)
+    storage.bridged.apply(storage.node_pod("reads", "restored"))
+    storage.wait_until_ready("reads")
+    return storage.read("reads")
