@@ -5,7 +5,8 @@ remote, and the bridge copies a volume of home with such a file into the remote.
 bridge count: that of the whole command, with the start of its pods and the comparison of checksums,
 and that of the stream of data alone. The report also has the seconds of each part of the command,
 and of the start of a pod with a new volume in the remote itself, without a bridge. The version of
-busybox is one of its parameters, because its checksums take most of the verification.
+busybox is one of its parameters, because its checksums take most of the verification: it is that of
+the command's default image (`e2e.busybox_image`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster, Provisioner
 from e2e.kubectl import wait_for
 from e2e.storage_classes import local_path
-from e2e.workload_manifests import BUSYBOX, pod, shell, volume_claim
+from e2e.workload_manifests import pod, shell, volume_claim
 
 NAMESPACE, CLASS, CLAIM, COPY, POD = "bench", "bench-volume", "source", "copy", "cp"
 #: Seconds for one copy.
@@ -44,21 +45,27 @@ class Settings:
 
 
 def run(
-    home: Cluster, remote: Cluster, settings: Settings, say: Callable[[str], None], log: Path
+    home: Cluster,
+    remote: Cluster,
+    settings: Settings,
+    say: Callable[[str], None],
+    log: Path,
+    *,
+    image: str,
 ) -> Report:
-    """Joins, measures, and leaves."""
+    """Joins, measures, and leaves; all pods use the image."""
     report = Report("volume", {"rounds": settings.rounds, "bytes": settings.size})
     taken: dict[str, list[float]] = {"kubectl_cp": [], "command": [], "stream": []}
     parts: dict[str, list[float]] = {}
     direct_start: list[float] = []
     file = log.with_name("random")
     _write_random(file, settings.size)
-    with _volume(home, remote, settings.size, log):
+    with _volume(home, remote, settings.size, log, image):
         report.parameters = {**report.parameters, "busybox": _busybox_version(remote)}
         for number in range(settings.rounds):
             taken["kubectl_cp"].append(_kubectl_cp(remote, file, settings.size))
-            direct_start.append(_direct_start(remote))
-            spent = _bridge_copy(home, remote)
+            direct_start.append(_direct_start(remote, image))
+            spent = _bridge_copy(home, remote, image)
             taken["command"].append(settings.size / sum(spent.values()) / 1e6)
             taken["stream"].append(settings.size / spent["copy"] / 1e6)
             for part, seconds in spent.items():
@@ -100,20 +107,20 @@ def _kubectl_cp(remote: Cluster, file: Path, size: int) -> float:
     return rate
 
 
-def _direct_start(remote: Cluster) -> float:
+def _direct_start(remote: Cluster, image: str) -> float:
     """Seconds until a pod with a new volume runs in the remote, without a bridge."""
     began = time.perf_counter()
     _apply(remote, volume_claim(CLAIM, None, "64M"))
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}
-    _start(remote, CLAIM, "sleep 36000", claim)
+    _start(remote, CLAIM, "sleep 36000", claim, image)
     took = time.perf_counter() - began
     remote.kubectl("delete", f"pod/{CLAIM}", f"pvc/{CLAIM}", "-n", NAMESPACE, timeout=120)
     return took
 
 
-def _bridge_copy(home: Cluster, remote: Cluster) -> dict[str, float]:
+def _bridge_copy(home: Cluster, remote: Cluster, image: str) -> dict[str, float]:
     """The seconds of each part of the command."""
-    options = ("--to", streams.NODE, "--storage-class", CLASS, "--image", BUSYBOX, "--yes")
+    options = ("--to", streams.NODE, "--storage-class", CLASS, "--image", image, "--yes")
     began = time.perf_counter()
     done = bridge_process.run(
         *("volume", "copy", f"{NAMESPACE}/{CLAIM}", COPY, *options, "-o", "json"),
@@ -137,7 +144,7 @@ def _bridge_copy(home: Cluster, remote: Cluster) -> dict[str, float]:
 
 
 @contextmanager
-def _volume(home: Cluster, remote: Cluster, size: int, log: Path) -> Iterator[Bridge]:
+def _volume(home: Cluster, remote: Cluster, size: int, log: Path, image: str) -> Iterator[Bridge]:
     """A joined node, a volume of home with random bytes, and a pod of the remote for kubectl."""
     home.provision_volumes(Provisioner.LOCAL_PATH, print)
     with (
@@ -156,7 +163,7 @@ def _volume(home: Cluster, remote: Cluster, size: int, log: Path) -> Iterator[Br
                 f"head -c {size} /dev/urandom > /data/file && sync && touch /tmp/done; sleep 3600"
             )
             claim = {"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}
-            _start(home, "writer", script, claim)
+            _start(home, "writer", script, claim, image)
             probe = ("exec", "-n", NAMESPACE, "writer", "--", "ls", "/tmp/done")
             wait_for(
                 lambda: home.kubectl(*probe, check=False).returncode == 0,
@@ -164,7 +171,7 @@ def _volume(home: Cluster, remote: Cluster, size: int, log: Path) -> Iterator[Br
                 seconds=PATIENCE,
             )
             home.kubectl("delete", "pod", "-n", NAMESPACE, "writer", timeout=120)
-            _start(remote, POD, "sleep 36000", {"name": "data", "emptyDir": {}})
+            _start(remote, POD, "sleep 36000", {"name": "data", "emptyDir": {}}, image)
             yield bridge
         finally:
             for cluster in clusters:
@@ -178,9 +185,9 @@ def _volume(home: Cluster, remote: Cluster, size: int, log: Path) -> Iterator[Br
             home.kubectl("delete", "storageclass", CLASS)
 
 
-def _start(cluster: Cluster, name: str, script: str, volume: dict[str, Any]) -> None:
+def _start(cluster: Cluster, name: str, script: str, volume: dict[str, Any], image: str) -> None:
     mounts = [{"name": "data", "mountPath": "/data"}]
-    main = shell("main", script, volumeMounts=mounts)
+    main = shell("main", script, image=image, volumeMounts=mounts)
     node = cluster.node_names[0]
     _apply(cluster, pod(node, name, containers=[main], volumes=[volume]))
     ready = ("wait", "-n", NAMESPACE, "--for=condition=Ready", f"pod/{name}")
