@@ -91,13 +91,17 @@ def check_moves(plan: TransferPlan) -> None:
 
 def check_unused(claim: Object, pods: Iterable[Object]) -> None:
     """Raises PreflightError if an unfinished pod uses the claim."""
-    if users := using_pods(claim, pods):
-        names = summarize_names(sorted(map(name_of, users)))
-        raise PreflightError(
-            f"home: {names} uses PersistentVolumeClaim {namespaced_name(claim)} and could write "
-            "while it is copied; scale its controller to zero, or delete the pod, and run the "
-            "command again"
-        )
+    if not (users := using_pods(claim, pods)):
+        return
+    names = summarize_names(sorted(map(name_of, users)))
+    if all(map(is_deleting, users)):
+        next_step = "it is being deleted: run the command again when it has ended"
+    else:
+        next_step = "scale its controller to zero, or delete the pod, and run the command again"
+    raise PreflightError(
+        f"home: {names} uses PersistentVolumeClaim {namespaced_name(claim)} and could write while "
+        f"it is copied; {next_step}"
+    )
 
 
 def using_pods(claim: Object, pods: Iterable[Object]) -> list[Object]:

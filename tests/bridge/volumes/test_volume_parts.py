@@ -226,6 +226,19 @@ def test_node_affinity_of_a_volume(operator: str, values: list[str], *, matches:
     assert node_choice.has_volume(node("n", zone="x"), found) == matches
 
 
+def test_pods_that_use_the_claim_have_a_next_step() -> None:
+    """One that is being deleted needs patience only."""
+    claim = {"metadata": {"namespace": "n", "name": "c"}}
+    runs, ends = (objects.pod(name, "n", node="x") for name in ("runs", "ends"))
+    for it in (runs, ends):
+        it["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    with pytest.raises(PreflightError, match=r"ends, runs uses .*; scale its controller to zero"):
+        transfer_checks.check_unused(claim, [runs, ends])
+    with pytest.raises(PreflightError, match=r"ends uses .*; it is being deleted: run the command"):
+        transfer_checks.check_unused(claim, [ends])
+
+
 def test_writers_since_the_copy_began() -> None:
     """A pod without a node has not written; one that has ended before has been seen."""
     claim = {"metadata": {"namespace": "n", "name": "c"}}
