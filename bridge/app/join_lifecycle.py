@@ -31,7 +31,7 @@ from bridge.checks.required_at_join import checked_clusters
 from bridge.clusters.token_renewal import Keep, keep_renewed_token, renewing_token
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetMember
+from bridge.fleet.fleet_report import FleetMember, NodeUse
 from bridge.node import join_record
 from bridge.observability.recent_errors import RecentErrors
 from bridge.relay.relay_counters import RelayMetrics
@@ -171,7 +171,8 @@ async def _serve_node(
         await kubelet.start()
         try:
             member.set_running(
-                lambda: kubelet.readiness.standing(remote, is_leader=election.is_leader)
+                lambda: kubelet.readiness.standing(remote, is_leader=election.is_leader),
+                lambda: _node_use(factory, kubelet),
             )
             first = factory.new_term(engine, claim, kubelet)
             kubelet.use_engine(engine, first.node.node)
@@ -189,6 +190,13 @@ async def _serve_node(
                 group.create_task(home.keep_renewed(), name="node-certificate")
         finally:
             await kubelet.stop()
+
+
+def _node_use(factory: TermFactory, kubelet: NodeKubelet) -> NodeUse | None:
+    allocatable = factory.allocatable()
+    if not allocatable:
+        return None
+    return NodeUse(len(kubelet.readiness.engine.home_pods.store), allocatable)
 
 
 def _keep_token(home: KubeClient, settings: JoinSettings) -> Keep:

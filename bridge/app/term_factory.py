@@ -9,7 +9,7 @@ and the next one follows that mode.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +73,12 @@ class TermFactory:
         """Has the Node follow the labels of the join's place in the fleet."""
         if self.node is not None:
             self.node.set_labels(self._labels())
+
+    def allocatable(self) -> Mapping[str, str]:
+        """Returns the resources that the Node offers, as last seen; {} before it is registered."""
+        node = self.node.current_node() if self.node is not None else None
+        found: Mapping[str, str] = ((node or {}).get("status") or {}).get("allocatable") or {}
+        return found
 
     def _labels(self) -> dict[str, str]:
         return {**self.settings.labels, **self.member.labels}

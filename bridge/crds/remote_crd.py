@@ -148,6 +148,16 @@ _STATUS: Object = {
             "description": "The generation of the spec that the status describes.",
         },
         "nodeName": {"type": "string", "description": "The virtual node."},
+        "pods": {
+            "type": "integer",
+            "description": "The number of home's pods that are bound to the node; absent while no "
+            "bridge serves it.",
+        },
+        "allocatable": {
+            "type": "object",
+            "description": "The resources that the node offers, as in its status.",
+            "additionalProperties": {"type": "string"},
+        },
         "conditions": {
             "type": "array",
             "description": "Accepted: the spec and the Secret are valid. Ready: a bridge serves "
@@ -163,6 +173,9 @@ _COLUMNS: list[Object] = [
     {"name": "Node", "type": "string", "jsonPath": ".status.nodeName"},
     {"name": "Ready", "type": "string", "jsonPath": f"{_READY}.status"},
     {"name": "State", "type": "string", "jsonPath": f"{_READY}.reason"},
+    {"name": "Pods", "type": "integer", "jsonPath": ".status.pods"},
+    {"name": "CPU", "type": "string", "jsonPath": ".status.allocatable.cpu"},
+    {"name": "Memory", "type": "string", "jsonPath": ".status.allocatable.memory"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Message", "type": "string", "jsonPath": f"{_READY}.message"},
 ]

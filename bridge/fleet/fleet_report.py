@@ -28,6 +28,16 @@ Standing = Literal["cold", "starting", "ready", "serving", "lost", "unable", "le
 MAX_ERROR_LENGTH = 500
 
 
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """The pods and the resources of a virtual node."""
+
+    pods: int
+    """The pods of home that are bound to it."""
+    allocatable: Mapping[str, str]
+    """As in the Node's status."""
+
+
 @dataclass(slots=True)
 class RemoteReport:
     """One remote."""
@@ -39,6 +49,8 @@ class RemoteReport:
     """Why the last attempt failed; "" once another has succeeded."""
     standing: Callable[[], Standing] | None = None
     """That of a running remote."""
+    use: Callable[[], NodeUse | None] = lambda: None
+    """Returns the use of a running remote's node; None before it is registered."""
 
 
 @dataclass(slots=True)
@@ -112,11 +124,16 @@ class FleetMember:
     report: FleetReport = field(default_factory=FleetReport)
     key: str = ""
 
-    def set_running(self, standing: Callable[[], Standing] | None = None) -> None:
-        """Reports that the join's checks have passed and its kubelet API listens; ``standing``
-        returns what it is for the remote from now on."""
+    def set_running(
+        self,
+        standing: Callable[[], Standing] | None = None,
+        use: Callable[[], NodeUse | None] = lambda: None,
+    ) -> None:
+        """Reports that the join's checks have passed and its kubelet API listens; ``standing`` and
+        ``use`` return what it is for the remote from now on."""
         if self.key in self.report.remotes:
             self.report.remotes[self.key].standing = standing
+            self.report.remotes[self.key].use = use
             self.report.set_state(self.key, "running", "")
 
     @property

@@ -7,6 +7,8 @@ and are what Argo CD's health scripts expect of a resource:
 - ``Ready``: a bridge serves the node; otherwise the reason is one of `STATE_REASONS` or of
   ``Accepted``.
 - ``Stalled``: only present while the Remote waits for a person.
+
+While a bridge serves the node, the status also has its pods and resources.
 """
 
 from __future__ import annotations
@@ -18,11 +20,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 
 from bridge.crds.remote_crd import DEFAULT_KEYS, DEFAULT_LEAVE_SECONDS
-from bridge.fleet.fleet_report import RemoteReport, RemoteState
+from bridge.fleet.fleet_report import NodeUse, RemoteReport, RemoteState
 from bridge.fleet.joined_kind import Contents, Rejection, after_deletion, is_leaving
 from sync.kube.api_resources import REMOTES
 from sync.kube.client import KubeClient
-from translators.object_accessors import Object, condition_of, metadata, name_of, namespace_of
+from translators.merge_patch import merge_patch
+from translators.object_accessors import (
+    Object,
+    condition_of,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.timestamps import format_time
 
 #: Reasons of the condition Ready by the state of the join.
@@ -47,6 +57,10 @@ _MESSAGES: Mapping[RemoteState, str] = {
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 #: Longest ``spec.leaveTimeout`` in seconds: the schema admits numbers that no date can hold.
 MAX_LEAVE_SECONDS = 365 * 86400.0
+#: Minimum seconds between a write of the status and one of the node's pods and resources alone,
+#: which change all the time on a busy remote.
+USE_SECONDS = 30.0
+_USE_FIELDS = ("pods", "allocatable")
 #: Longest message of a condition, in characters.
 MAX_MESSAGE = 1024
 
@@ -56,6 +70,10 @@ class RemoteKind:
 
     resource = REMOTES
     missing = "`bridge crds | kubectl apply -f -` defines it, and `bridge rbac fleet` grants access"
+
+    def __init__(self) -> None:
+        # When the status of each Remote was written, by UID.
+        self._written: dict[str, datetime] = {}
 
     def node_name(self, joined: Object) -> str:
         """`JoinedKind.node_name`."""
@@ -95,7 +113,9 @@ class RemoteKind:
         return condition_of(joined, "Ready").get("status") == "True"
 
     def forget(self, uids: set[str]) -> None:
-        """Nothing to do: a Remote itself has what was shown."""
+        """`JoinedKind.forget`."""
+        for uid in self._written.keys() - uids:
+            del self._written[uid]
 
     async def show(
         self,
@@ -107,20 +127,34 @@ class RemoteKind:
         now: datetime,
         may_write: Callable[[], Awaitable[bool]],
     ) -> None:
-        """Writes the status."""
+        """Writes the status. Changes of the node's use alone wait for `USE_SECONDS`."""
         before = joined.get("status") or {}
         state, error = (report.state, report.error) if report is not None else (None, "")
-        wanted = status(joined, rejection=rejection, state=state, error=error, now=now)
-        if wanted != before and await may_write():
-            # A merge patch replaces the list of conditions as a whole.
-            await home.patch(
-                REMOTES,
-                name_of(joined),
-                {"status": wanted},
-                namespace=namespace_of(joined),
-                subresource="status",
-                decode=False,
-            )
+        use = report.use() if report is not None and state == "running" else None
+        wanted = status(joined, rejection=rejection, state=state, error=error, use=use, now=now)
+        written = self._written.get(uid_of(joined))
+        is_soon = written is not None and (now - written).total_seconds() < USE_SECONDS
+        if wanted == before or (is_soon and _differ_by_use_alone(before, wanted)):
+            return
+        if not await may_write():
+            return
+        self._written[uid_of(joined)] = now
+        known = {**dict.fromkeys(_USE_FIELDS), **wanted}
+        await home.patch(
+            REMOTES,
+            name_of(joined),
+            {"status": merge_patch(before, known, exact=frozenset(_USE_FIELDS))},
+            namespace=namespace_of(joined),
+            subresource="status",
+            decode=False,
+        )
+
+
+def _differ_by_use_alone(before: Object, wanted: Object) -> bool:
+    """Whether both have the node's use, and nothing else differs."""
+    return before.keys() == wanted.keys() and all(
+        before[key] == it for key, it in wanted.items() if key not in _USE_FIELDS
+    )
 
 
 def secret_value(secret: Object, keys: Sequence[str]) -> bytes | Rejection:
@@ -168,6 +202,7 @@ def status(
     rejection: Rejection | None,
     state: RemoteState | None,
     error: str,
+    use: NodeUse | None = None,
     now: datetime,
 ) -> Object:
     """The status of a Remote; times of conditions that have not changed are kept.
@@ -194,9 +229,11 @@ def status(
             "message": message[:MAX_MESSAGE],
         }
         found.append(condition | {"lastTransitionTime": _since(before.get(kind), value, now)})
+    shown = {} if use is None else {"pods": use.pods, "allocatable": dict(use.allocatable)}
     return {
         "observedGeneration": generation,
         "nodeName": node_name(remote),
+        **shown,
         "conditions": found,
     }
 

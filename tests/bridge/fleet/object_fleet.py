@@ -17,7 +17,7 @@ import yaml
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import Part
 from bridge.cli import remote_object_options
-from bridge.fleet.fleet_report import FleetMember
+from bridge.fleet.fleet_report import FleetMember, NodeUse
 from bridge.fleet.joined_kind import JoinedKind
 from bridge.fleet.object_source import Answer, ObjectSource, Request
 from bridge.fleet.supervisor import Supervisor
@@ -49,6 +49,7 @@ class Fleet:
         self.served: dict[str, Part] = {}
         self.left: list[Part] = []
         self.leave_error = ""
+        self.use: NodeUse | None = None
         self.reads = 0
         kubeconfig_file = write(folder / "home.yaml", kubeconfig(home.url))
         self.source = ObjectSource(
@@ -69,7 +70,7 @@ class Fleet:
         self.events.append(f"+{name}")
         self.served[name] = part
         try:
-            member.set_running(lambda: "serving")
+            member.set_running(lambda: "serving", lambda: self.use)
             await asyncio.get_running_loop().create_future()
         finally:
             self.events.append(f"-{name}")

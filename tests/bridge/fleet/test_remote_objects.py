@@ -13,6 +13,7 @@ import pytest
 
 from bridge.crds.remote_crd import FINALIZER
 from bridge.fleet import object_source, remote_objects, supervisor
+from bridge.fleet.fleet_report import NodeUse
 from bridge.fleet.remote_objects import RemoteKind
 from sync.kube.api_resources import NODES, REMOTES, SECRETS
 from tests.bridge.fleet.object_fleet import KUBECONFIG, NAMESPACE, Fleet, running, secret
@@ -224,6 +225,38 @@ async def test_missing_definition_is_reported_with_the_next_step(fleet: Fleet) -
         fleet.home.put(secret("osaka"))
         fleet.home.put(remote("osaka"))
         await fleet.until_ready("osaka")
+
+
+async def test_pods_and_resources_of_the_node_are_shown_while_it_is_served(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> Object:
+        status = (fleet.find("osaka") or {}).get("status") or {}
+        return {key: it for key, it in status.items() if key in ("pods", "allocatable")}
+
+    def writes() -> int:
+        return sum(it.method == "PATCH" and it.path.endswith("/status") for it in fleet.home.log)
+
+    fleet.home.put(secret("osaka"))
+    fleet.home.put(remote("osaka"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        assert shown() == {}
+        offered = {"cpu": "4", "example.com/gpu": "1"}
+        fleet.use = NodeUse(0, offered)
+        await fleet.until(lambda: shown() == {"pods": 0, "allocatable": offered})
+        # Soon after a write, a change of these alone waits; without a change nothing is written.
+        before = writes()
+        fleet.use = NodeUse(3, {"cpu": "5"})
+        await asyncio.sleep(0.2)
+        assert shown()["pods"] == 0
+        monkeypatch.setattr(remote_objects, "USE_SECONDS", 0.0)
+        await fleet.until(lambda: shown() == {"pods": 3, "allocatable": {"cpu": "5"}})
+        await asyncio.sleep(0.2)
+        assert writes() == before + 1
+        fleet.leave_error = "remote: does not answer"
+        fleet.home.delete(REMOTES, "osaka", NAMESPACE)
+        await fleet.until(lambda: shown() == {})
 
 
 def test_times_of_unchanged_conditions_are_kept() -> None:
