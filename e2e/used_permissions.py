@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.dashboard import dashboard_manifests
+from bridge.install import fleet_installation
 from bridge.rbac import (
     dashboard_permissions,
     kueue_permissions,
@@ -65,6 +66,8 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
+        *service_accounts.REMOTES,
+        *permissions.HOME_SHARDS,
         *permissions.for_state_secret(),
     ),
     "remote": tuple(
@@ -237,7 +240,11 @@ def _table(side: str, user: str) -> str:
         return DASHBOARD
     name = user.rpartition(":")[2]
     # The account of an installation has the installation's name.
-    in_place = name.endswith(service_accounts.IN_PLACE) or name.startswith("cluster-bridge-")
+    in_place = (
+        name.endswith(service_accounts.IN_PLACE)
+        or name.startswith("cluster-bridge-")
+        or name == fleet_installation.NAME
+    )
     if side == "remote" and name.endswith(service_accounts.PREPARED):
         return PREPARED
     return IN_PLACE if side == "home" and in_place else side

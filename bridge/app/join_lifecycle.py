@@ -28,7 +28,12 @@ from bridge.base.join_settings import JoinSettings
 from bridge.base.progress_lines import Waiting
 from bridge.certificates.automatic_certificate import CertificateDemand
 from bridge.checks.required_at_join import checked_clusters
-from bridge.clusters.token_renewal import Keep, keep_renewed_token, renewing_token
+from bridge.clusters.token_renewal import (
+    Keep,
+    keep_renewed_token,
+    keep_token_with_others,
+    renewing_token,
+)
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.fleet.fleet_report import FleetMember, NodeUse
@@ -201,10 +206,14 @@ def _node_use(factory: TermFactory, kubelet: NodeKubelet) -> NodeUse | None:
 
 def _keep_token(home: KubeClient, settings: JoinSettings) -> Keep:
     """Keeps renewed tokens of the remote where the next start of this bridge finds them."""
-    name = settings.state_secret
-    secret = (in_cluster.namespace(), name) if name and home.config.in_cluster else None
 
     async def keep(renewed: RenewedToken) -> None:
+        if settings.token_secret and home.config.in_cluster:
+            shared = (in_cluster.namespace(), settings.token_secret)
+            await keep_token_with_others(renewed, home, shared)
+            return
+        name = settings.state_secret
+        secret = (in_cluster.namespace(), name) if name and home.config.in_cluster else None
         await keep_renewed_token(renewed, home, secret)
 
     return keep

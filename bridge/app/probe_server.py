@@ -5,6 +5,7 @@ server with ``/livez`` and ``/readyz``, which expose nothing about workloads. Th
 when its caches are filled: then it serves the node, or stands by and can take over. A cluster that
 does not answer, which the kubelet API's ``/readyz`` reports too, does not hold up a rollout. The
 server listens before the join's checks: a bridge that waits for a cluster is alive and not ready.
+A bridge of several joins has one server for all (`bridge.app.fleet_readiness`).
 
 Anyone on the network can connect, so connections are limited in number (`MAX_CONNECTIONS`; one more
 closes the oldest) and time (`CONNECTION_TIMEOUT`), which keeps file descriptors free.
@@ -39,7 +40,7 @@ class ProbeHandler:
 
     def __init__(self) -> None:
         self.caches_problem: Check = lambda: "the clusters have not answered yet"
-        """Returns why the caches are incomplete, or ""."""
+        """Returns why the bridge is not ready, or ""."""
 
     def set_waiting(self, reason: str) -> None:
         """Sets why the bridge still waits for a cluster, before there are caches."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from bridge.app import join_lifecycle
+from bridge.app.fleet_readiness import FleetReadiness
+from bridge.app.probe_server import ProbeHandler, serve_probes
 from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import Part
 from bridge.fleet.desired_state import FleetSource
@@ -29,15 +32,28 @@ async def run_joins(
     stop: asyncio.Event,
     consent: Consent = NO_CONSENT,
     shares: bool = False,
+    health_port: int | None = None,
+    token_secret: str | None = None,
 ) -> None:
     """Runs the joins that ``source`` desires until ``stop``. Raises NodeLeft if `bridge leave` has
-    removed the nodes of all. ``shares``: the replicas with the same source share its remotes."""
+    removed the nodes of all, and ListenError.
+
+    ``shares``: the replicas with the same source share its remotes. ``health_port`` is the port of
+    the process's probes; None is no port. ``token_secret``: `JoinSettings.token_secret`.
+    """
 
     async def serve(part: Part, member: FleetMember) -> None:
-        await join_lifecycle.serve_node(part.settings, notify, consent, member)
+        settings = replace(part.settings, token_secret=token_secret)
+        await join_lifecycle.serve_node(settings, notify, consent, member)
 
     supervisor = Supervisor(serve, leave, notify=notify)
-    async with join_lifecycle.cancel_when_set(stop), join_lifecycle.releasing_memory():
+    probes = ProbeHandler()
+    probes.caches_problem = FleetReadiness(supervisor.report).problem
+    async with (
+        join_lifecycle.cancel_when_set(stop),
+        join_lifecycle.releasing_memory(),
+        serve_probes(probes, None, health_port),
+    ):
         if not shares:
             await supervisor.run(source)
             return

@@ -273,7 +273,7 @@ class TermFactory:
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: (
-                in_cluster.namespace() if self.home.account.config.in_cluster else ""
+                in_cluster.namespace() if self._is_installation() else ""
             ),
         }
         if settings.publish_room != "off":
@@ -282,6 +282,10 @@ class TermFactory:
         if certificate == "csr" or in_files:
             annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
         return annotations
+
+    def _is_installation(self) -> bool:
+        """Whether the bridge is an installation of this node alone."""
+        return self.home.account.config.in_cluster and self.settings.token_secret is None
 
     def _certificate_source(self) -> join_record.CertificateSource:
         if self.settings.certificate is not None:

@@ -152,6 +152,9 @@ class JoinSettings:
     state_secret: str | None = None
     """Name of the Secret, in the pod's namespace, that replicas share for the certificate of the
     node's identity and the remote's renewed token; None keeps both in files."""
+    token_secret: str | None = None
+    """Name of the Secret, in the pod's namespace, in which the replicas of several joins keep the
+    renewed tokens of all remotes; None keeps them in files."""
     name: str | None = None
     """The virtual node's name; None derives it from the remote's context."""
     home_name: str | None = None
@@ -261,11 +264,11 @@ def check_name(name: str, option: str = "--name") -> str:
     return name
 
 
-def check_secret_name(name: str) -> str:
+def check_secret_name(name: str, option: str = "--state-secret") -> str:
     """The name of a Secret: a DNS subdomain (RFC 1123)."""
     if len(name) > 253 or not _NODE_NAME.fullmatch(name):
         raise invalid_option(
-            "--state-secret", name, "a Secret's name", "lower-case letters, digits, '-' and '.'"
+            option, name, "a Secret's name", "lower-case letters, digits, '-' and '.'"
         )
     return name
 

@@ -20,6 +20,7 @@ from bridge.cli.commands.crds import crds
 from bridge.cli.commands.dashboard_server import render_dashboard, run_dashboard
 from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
+from bridge.cli.commands.fleet import render_fleet
 from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
 from bridge.cli.commands.kueue import flavors
@@ -276,6 +277,18 @@ _add(
     "bridge storage-class archive --remote-class slow --reclaim-policy Retain",
 )
 _add(_ADMINISTER, "crds", crds, "bridge crds | kubectl apply -f -", "bridge crds > crds.yaml")
+_fleet = _add_group(
+    _ADMINISTER, "fleet", "Install a bridge at home that serves remotes declared as objects."
+)
+_add(
+    "Commands",
+    "render",
+    render_fleet,
+    "bridge fleet render remotes --name osaka --name lima --bind shop | kubectl apply -f -",
+    "bridge fleet render fleet --cluster-profiles --name osaka --image registry.example/bridge:1",
+    to=_fleet,
+)
+
 _kueue = _add_group(_ADMINISTER, "kueue", "Admit whole workloads to one remote with Kueue.")
 _add(
     "Commands",

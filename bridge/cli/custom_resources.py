@@ -35,8 +35,13 @@ REMOTE_OPTIONS: Mapping[str, Option] = {
 
 def definitions() -> list[Object]:
     """The definitions, for `bridge crds`."""
+    return [remote_definition(), placement_policy_crd.definition()]
+
+
+def remote_definition() -> Object:
+    """The definition of Remotes."""
     options = {name: _structural_schema(it) for name, it in REMOTE_OPTIONS.items()}
-    return [remote_crd.remote_definition(options), placement_policy_crd.definition()]
+    return remote_crd.remote_definition(options)
 
 
 def _structural_schema(option: Option) -> Object:

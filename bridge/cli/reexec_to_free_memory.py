@@ -69,6 +69,10 @@ class ServeRequest:
     """The objects of `bridge run --remotes` or `--cluster-profiles`."""
     shares: bool = False
     """Whether replicas of `bridge run` share the remotes."""
+    health_port: int | None = None
+    """The port of the probes of `bridge run`."""
+    token_secret: str | None = None
+    """`bridge.base.join_settings.JoinSettings.token_secret` of the joins of `bridge run`."""
 
 
 def start(request: ServeRequest) -> None:
@@ -128,6 +132,8 @@ def _command(
         stop=stop,
         consent=_consent(request),
         shares=request.shares,
+        health_port=request.health_port,
+        token_secret=request.token_secret,
     ), source.read_now
 
 

@@ -338,6 +338,13 @@ def for_state_secret(namespace: str = "", name: str = "") -> tuple[Permission, .
     return (Permission(SECRETS, verbs, namespace=namespace, names=names),)
 
 
+def for_token_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
+    """At home, for an installed bridge of several remotes: keeps their renewed tokens in this
+    Secret. Without these they are lost with the pod."""
+    names = (name,) if name else ()
+    return (Permission(SECRETS, ("get", "patch"), namespace=namespace, names=names),)
+
+
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
     """Permissions of the webhook in home's cluster: to watch offloaded namespaces, and to rotate
     its certificate and the webhook configuration, which both have this ``name``."""

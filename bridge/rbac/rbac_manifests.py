@@ -88,6 +88,8 @@ class HomePermissions:
     """Only ``provision`` grants the permissions for volumes: they are not needed otherwise."""
     state_secret: tuple[str, str] | None = None
     """Namespace and name of the Secret that an installed bridge keeps its state in."""
+    token_secret: tuple[str, str] | None = None
+    """Namespace and name of the Secret that a bridge of several remotes keeps tokens in."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
@@ -114,8 +116,11 @@ class HomePermissions:
 
     @property
     def state(self) -> tuple[Permission, ...]:
-        """The permissions for the state Secret."""
-        return permissions.for_state_secret(*self.state_secret) if self.state_secret else ()
+        """The permissions for the Secrets that the bridge writes."""
+        return (
+            *(permissions.for_state_secret(*self.state_secret) if self.state_secret else ()),
+            *(permissions.for_token_secret(*self.token_secret) if self.token_secret else ()),
+        )
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
@@ -240,7 +245,11 @@ def home_objects(
     in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
-    keeping = "Lets Cluster Bridge keep the node's certificate and the remote's renewed token"
+    keeping = (
+        "Lets Cluster Bridge keep the node's certificate and the remote's renewed token"
+        if options.token_secret is None
+        else "Lets Cluster Bridge keep the renewed tokens of its remotes"
+    )
     per_namespace = account.role("home-namespace")
     namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -82,6 +83,27 @@ def run(
             "from each other. off: each replica serves or stands by for all remotes."
         ),
     ] = "auto",
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Port of /livez and /readyz over plain HTTP for probes, with --remotes or "
+            "--cluster-profiles. The process is ready once each of its joins has started, or has "
+            "failed. Default: no port.",
+            show_default=False,
+        ),
+    ] = None,
+    token_secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Secret in the pod's namespace, for a bridge in the home cluster: its replicas "
+            "keep the remotes' renewed tokens there, and read them where it is mounted "
+            "(bridge fleet render). Default: files.",
+            show_default=False,
+        ),
+    ] = None,
     yes: ApproveRequests = False,
     # For one release: `bridge config` has taken their place.
     schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
@@ -112,11 +134,21 @@ def run(
         profiles = _profile_settings(clusterprofile_provider_file, join_options)
     if (namespace := remotes or cluster_profiles) is not None:
         objects = ObjectsRef(KubeconfigRef(home_kubeconfig, home_context), namespace, profiles)
-        _run_objects(objects, values, assume_yes=yes, shares=shard == "auto")
+        request = ServeRequest(
+            (),
+            assume_yes=yes,
+            objects=objects,
+            shares=shard == "auto",
+            health_port=health_port,
+            token_secret=token_secret,
+        )
+        _run_objects(request, values)
         return
     unused = [it.flag for it in given(ctx, PROCESS)]
     unused += ["--home-kubeconfig"] if is_given(ctx, "home_kubeconfig") else []
     unused += ["--home-context"] if is_given(ctx, "home_context") else []
+    of_objects = {"--health-port": health_port, "--token-secret": token_secret}
+    unused += [flag for flag, it in of_objects.items() if it is not None]
     if unused:
         raise fail(
             f"{', '.join(unused)}: use with --remotes or --cluster-profiles; the file has keys for "
@@ -162,9 +194,14 @@ def _profile_settings(providers: Path | None, join_options: Path | None) -> Prof
         raise fail(str(error), code=2) from None
 
 
-def _run_objects(
-    objects: ObjectsRef, values: Mapping[str, Any], *, assume_yes: bool, shares: bool
-) -> None:
+def _run_objects(request: ServeRequest, values: Mapping[str, Any]) -> None:
+    from bridge.base.join_settings import SettingsError, check_secret_name
+    from bridge.cli.run_until_signal import fail
+
+    try:
+        if request.token_secret is not None:
+            check_secret_name(request.token_secret, "--token-secret")
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
     traces = check_traces(values["traces"])
-    logs = LogSettings(values["verbose"], values["log_format"], traces)
-    start(ServeRequest((), logs, assume_yes=assume_yes, objects=objects, shares=shares))
+    start(replace(request, logs=LogSettings(values["verbose"], values["log_format"], traces)))

@@ -7,6 +7,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from bridge.app import join_lifecycle, run_several_joins
@@ -15,9 +16,11 @@ from bridge.base.join_settings import JoinSettings, Part
 from bridge.election.elector import NodeLeft
 from bridge.fleet import supervisor
 from bridge.fleet.desired_state import FixedSource
+from bridge.fleet.fleet_report import FleetMember, Standing
 from sync.kube.api_resources import NODES
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.runtime.log_fields import NODE
+from tests.bridge.app.test_probe_server import ask, free_port, listens
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import Clusters
 
@@ -113,6 +116,32 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> Serves:
 def parts(*names: str) -> FixedSource:
     settings = JoinSettings(KubeconfigRef(), KubeconfigRef())
     return FixedSource(tuple(Part(name, replace(settings, name=name)) for name in names))
+
+
+async def test_probes_of_the_process_are_answered_for_all_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing: Standing = "starting"
+
+    async def serve(_: JoinSettings, __: object, ___: object, member: FleetMember) -> None:
+        member.set_running(lambda: standing)
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(join_lifecycle, "serve_node", serve)
+    port, stop = free_port(), asyncio.Event()
+    running = asyncio.create_task(
+        run_several_joins.run_joins(
+            parts("osaka"), leave=never, notify=print, stop=stop, health_port=port
+        )
+    )
+    assert await listens(port) == (200, "ok\n")
+    assert await ask(port, "/readyz") == (503, "the bridge is joining osaka\n")
+    standing = "ready"
+    assert await ask(port, "/readyz") == (200, "ok\n")
+    stop.set()
+    await running
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await ask(port, "/livez")
 
 
 async def test_error_of_a_join_is_logged_and_the_join_restarted(

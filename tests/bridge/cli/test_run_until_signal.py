@@ -355,6 +355,7 @@ COMMANDS = {
         "config",
         "storage-class",
         "crds",
+        "fleet",
         "kueue",
         "placement",
     ),
