@@ -178,7 +178,7 @@ def write_before(storage: ProvisionedStorage, of_class: str) -> None:
 
 
 def read_restored(storage: ProvisionedStorage, of_class: str, snapshot: str) -> str:
-    """The content of the volume of the pod `reads`, the new PVC `restored` from the VolumeSnapshot."""
+    """The content of the new PVC `restored` from the VolumeSnapshot, as the pod `reads` has it."""
     claim = volume_claim("restored", of_class, "8Mi", dataSource=restored_from(snapshot))
     storage.bridged.apply(claim)
     storage.bridged.apply(storage.node_pod("reads", "restored"))
