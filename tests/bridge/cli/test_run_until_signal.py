@@ -361,6 +361,8 @@ COMMANDS = {
     ),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
 }
+#: Commands that have commands, which have the examples.
+GROUPS = {"rbac", "config", "volume", "placement", "kueue", "fleet"}
 #: Names of earlier versions, and commands without documentation.
 HIDDEN = {"relay-pod", "garbage", "bugreport"}
 
@@ -479,7 +481,7 @@ def test_usage_error_is_json_with_output_json(invoke: Invoke) -> None:
 
 
 def test_each_command_has_examples(invoke: Invoke) -> None:
-    for name in COMMANDS - {"rbac", "config", "volume", "placement", "kueue", "dashboard-server"}:
+    for name in COMMANDS - GROUPS - {"dashboard-server"}:
         examples = invoke(name, "--help").stdout.partition("Examples:")[2]
         assert examples.count(f"bridge {name}") >= 2, name
 
