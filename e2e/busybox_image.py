@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from e2e.clusters.cluster import Cluster, Progress
-from e2e.clusters.go_build import locked
-from e2e.clusters.image_archives import Image, busybox_layer, write_archive
+from e2e.clusters.image_archives import Image, busybox_layer, write_archive_once
 from e2e.clusters.run_command import run
 
 NAME = "docker.io/library/busybox:1.37.0"
@@ -33,17 +32,16 @@ def load(clusters: tuple[Cluster, ...], cache: Path, say: Progress) -> str:
     :raises CommandFailed: apt does not get the package.
     """
     path = cache / "images" / f"{NAME.rpartition('/')[2].replace(':', '-')}.tar"
-    with locked(path.with_name(f".{path.name}.lock")):
-        if not path.exists():
-            say(f"building {NAME} in {path.parent}")
-            partial = path.with_name(f".{path.name}.partial")
-            with TemporaryDirectory() as folder:
-                image = Image((NAME,), (busybox_layer(_program(Path(folder))),), command=("sh",))
-                write_archive(partial, [image])
-            partial.rename(path)
+    write_archive_once(path, _images, NAME, say)
     for cluster in clusters:
         cluster.load_images(path)
     return NAME
+
+
+def _images() -> list[Image]:
+    with TemporaryDirectory() as folder:
+        layer = busybox_layer(_program(Path(folder)))
+    return [Image((NAME,), (layer,), command=("sh",))]
 
 
 def _program(folder: Path) -> Path:

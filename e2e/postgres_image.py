@@ -16,8 +16,7 @@ from pathlib import Path
 
 from e2e.clusters.cluster import Cluster, Progress
 from e2e.clusters.errors import MissingTool
-from e2e.clusters.go_build import locked
-from e2e.clusters.image_archives import Entry, Image, busybox_layer, write_archive
+from e2e.clusters.image_archives import Entry, Image, busybox_layer, write_archive_once
 from e2e.clusters.run_command import run
 from e2e.clusters.system_packages import Package, ensure
 
@@ -66,12 +65,7 @@ def archive(cache: Path, say: Progress) -> Path:
     content = repr((_EDITION, folder, server.stat().st_size, server.stat().st_mtime_ns))
     key = hashlib.sha256(content.encode()).hexdigest()[:12]
     path = cache / "images" / f"postgres-{key}.tar"
-    with locked(path.with_name(f".{path.name}.lock")):
-        if not path.exists():
-            say(f"building {NAME} from {folder} in {path.parent}")
-            partial = path.with_name(f".{path.name}.partial")
-            write_archive(partial, [_image(folder)])
-            partial.rename(path)
+    write_archive_once(path, lambda: [_image(folder)], f"{NAME} from {folder}", say)
     return path
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from e2e.clusters.cluster import Cluster, Provisioner
 from e2e.clusters.provisioners import DRIVERS
-from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_events, get_one, wait_for
 from e2e.storage_classes import IMMEDIATE, hostpath, local_path
 from e2e.workload_manifests import shell, volume_claim
 
@@ -62,9 +62,8 @@ class Storage:
         def found() -> list[Json]:
             return [
                 it
-                for it in get(self.cluster, "events", namespace=self.namespace)
-                if (it["involvedObject"]["name"], it["reason"]) == (claim, reason)
-                and text in it["message"]
+                for it in get_events(self.cluster, claim, namespace=self.namespace)
+                if it["reason"] == reason and text in it["message"]
             ]
 
         wait_for(found, f"claim {claim} has an Event {reason} with {text!r}")

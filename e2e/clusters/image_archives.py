@@ -15,7 +15,7 @@ import json
 import platform
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,20 +137,32 @@ def archive_of_test_images(cache: Path, programs: Path, say: Progress) -> Path:
     busybox = Path(shutil.which("busybox") or "/bin/busybox")
     key = hashlib.sha256(busybox.read_bytes()).hexdigest()[:12]
     path = cache / "images" / f"{programs.name}-busybox-{key}-{_EDITION}.tar"
-    if path.exists():
-        return path
-    with locked(path.with_name(f".{path.name}.lock")):
-        if path.exists():
-            return path
-        say(f"building test images in {path.parent}")
+
+    def images() -> list[Image]:
         pause = path.with_name(f".{path.name}.pause")
         go_program(PAUSE_SOURCE, "pause", pause, cache, say)
-        partial = path.with_name(f".{path.name}.partial")
         agnhost = (programs / "agnhost").read_bytes()
-        write_archive(partial, _test_images(pause.read_bytes(), busybox, agnhost))
+        made = _test_images(pause.read_bytes(), busybox, agnhost)
         pause.unlink()
-        partial.rename(path)
+        return made
+
+    write_archive_once(path, images, "test images", say)
     return path
+
+
+def write_archive_once(
+    path: Path, images: Callable[[], Sequence[Image]], what: str, say: Progress
+) -> None:
+    """Writes the archive unless it exists; safe in parallel. ``what`` is for a person."""
+    if path.exists():
+        return
+    with locked(path.with_name(f".{path.name}.lock")):
+        if path.exists():
+            return
+        say(f"building {what} in {path.parent}")
+        partial = path.with_name(f".{path.name}.partial")
+        write_archive(partial, images())
+        partial.rename(path)
 
 
 def _test_images(pause: bytes, busybox: Path, agnhost: bytes) -> list[Image]:

@@ -7,18 +7,12 @@ from typing import Annotated
 import typer
 
 from bridge.base.join_settings import NetworkChoice, SettingsError, StorageChoice, check_name
+from bridge.cli.options.common_options import ObjectsNamespace
 from bridge.rbac.rbac_manifests import HomePermissions
 
 
 def render_fleet(
-    watched: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAMESPACE",
-            help="Namespace of the Remotes or ClusterProfiles.",
-            show_default=False,
-        ),
-    ],
+    watched: ObjectsNamespace,
     *,
     name: Annotated[
         list[str] | None,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bridge.base.join_settings import HomeIdentity, SettingsError, check_name
+from bridge.cli.options.common_options import ObjectsNamespace
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN
 from bridge.cli.options.option_declaration import Option, with_options
@@ -146,14 +147,7 @@ def rbac_namespace(
 
 
 def rbac_fleet(
-    namespace: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAMESPACE",
-            help="Namespace of the Remotes or ClusterProfiles.",
-            show_default=False,
-        ),
-    ],
+    namespace: ObjectsNamespace,
     *,
     cluster_profiles: Annotated[
         bool,
