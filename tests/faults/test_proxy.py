@@ -164,7 +164,7 @@ async def test_watches(api: FakeApi, proxy: Proxy, harm: Harm, expected: object)
     assert callable(expected)
     api.put({**CONFIG, "metadata": {"name": "a", "namespace": "default"}})
     async with client(proxy) as kube:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             [whole] = await lines(kube, count=1)
             proxy.rules = (Rule(harm, 1.0),)
             got = await lines(kube, count=1)

@@ -62,7 +62,7 @@ async def running_informer(informer: Informer) -> AsyncIterator[asyncio.Task[Non
     """Runs the informer, synced, until the block ends."""
     task = asyncio.create_task(informer.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await informer.synced.wait()
         yield task
     finally:

@@ -86,7 +86,7 @@ async def test_stop_does_not_wait_for_open_streams(two: Clusters) -> None:
             request = asyncio.ensure_future(
                 session.get(url, headers={"Authorization": "Bearer someone's"})
             )
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await following.wait()
             two.home.pause()
             code, seconds = await process.stop()

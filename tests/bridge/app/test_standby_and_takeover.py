@@ -135,8 +135,11 @@ async def test_failed_standby_does_not_disturb_the_others(two: Clusters) -> None
 
 
 async def test_standby_takes_over_at_once_and_writes_only_changes(
-    two: Clusters, harness: EngineHarness
+    two: Clusters, harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Long before the Lease would expire."""
+    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 60.0)
+    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 40.0)
     async with running_join(two) as first:
         harness.pod("web")
         await two.remote.until(lambda: harness.remote_pod("web"))
@@ -147,7 +150,7 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
         two.home.clear_log()
         two.remote.clear_log()
         await first.end()
-    async with asyncio.timeout(0.5):
+    async with asyncio.timeout(20):
         await second.wait_for_report("is registered")
     await two.home.until(lambda: port(two) == second.port)
     async with kubelet_api_client(second) as session:

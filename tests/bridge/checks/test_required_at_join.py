@@ -390,7 +390,7 @@ async def test_slow_requests_end_within_limit(
     home, remote = await client_for(two.home, "home"), await client_for(two.remote, "remote")
     two.remote.fail(Fault(path="*/kube-system", delay=60, times=None))
     with pytest.raises(PreflightError, match="no answer in 0 s, from an API server"):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             await required_at_join.check_join(
                 two.settings,
                 home=HomeClients.of_account(home, ""),
@@ -407,7 +407,7 @@ async def test_unresponsive_credential_plugin_names_its_side(
 
     monkeypatch.setattr(connection, "load", load)
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         sentence = await error_of(two.settings)
     assert sentence.startswith("remote: no answer in 0 s")
     assert "credential plugin" in sentence

@@ -86,7 +86,11 @@ class KubeletHarness:
             *headers,
         ]
         writer.write("\r\n".join([*lines, "", ""]).encode())
-        return await reader.readuntil(b"\r\n\r\n"), reader, writer
+        try:
+            return await reader.readuntil(b"\r\n\r\n"), reader, writer
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.transport.abort()
+            raise
 
 
 def record_connections(monkeypatch: pytest.MonkeyPatch) -> set[TlsConnection]:

@@ -234,7 +234,7 @@ class FakePodDirectory:
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits until the condition is true, at most five seconds."""
-    async with asyncio.timeout(5):
+    """Waits until the condition is true, at most 30 seconds."""
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # the condition has no event
             await asyncio.sleep(0.005)

@@ -164,7 +164,7 @@ async def running(node: NodeController) -> AsyncIterator[asyncio.Task[None]]:
     await node.register()
     task = asyncio.create_task(node.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await node.node.synced.wait()
         await asyncio.sleep(3 * SETTLE)
         yield task
@@ -644,7 +644,7 @@ async def test_lease_renewal_is_not_delayed_by_queued_pod_requests(
             times.add(lease(home_api)["spec"]["renewTime"])
             return len(times) >= 4
 
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             await home_api.until(renewed)
         assert home.limiter.waiting > 4000
         for task in writes:
@@ -740,7 +740,7 @@ async def test_node_replaced_by_another_owner_ends_join(
             taken = home_api.fail(Fault("GET", f"/api/v1/nodes/{NAME}", watch=False))
             taken.raw = b'{"kind":"Node","metadata":{"name":"virtual","uid":"9"}}'
         with pytest.raises(ExceptionGroup) as caught:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await task
         assert caught.group_contains(NodeTaken)
         if seen:

@@ -183,7 +183,7 @@ async def at_work(
 
 async def answer_at(host: str, port: int, data: bytes) -> bytes:
     """Sends one request and returns the response. Raises ConnectionResetError."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         reader, writer = await asyncio.open_connection(host, port)
         try:
             writer.write(data)

@@ -106,7 +106,7 @@ async def test_refresh_waits_for_the_current_state(api: FakeApi, informer: Infor
         api.mute_watches()
         api.put(config_map("made"))
         api.remove(CONFIG_MAPS, "gone", "default")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await asyncio.gather(informer.refresh(), informer.refresh())
         assert recorded.take() == ["+made", "-gone"]
         api.unmute_watches()
@@ -125,7 +125,7 @@ async def test_refresh_ignores_lists_that_began_earlier_or_failed(
         first = asyncio.create_task(informer.refresh())
         await api.until(lambda: slow.hits)
         second = asyncio.create_task(informer.refresh())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await first
             assert not second.done()
             await second

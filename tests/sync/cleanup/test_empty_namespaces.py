@@ -178,7 +178,7 @@ class SuspendedCheck:
         return web.json_response({"kind": "WidgetList", "metadata": {}, "items": []})
 
     async def __aenter__(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self._looking.wait()
         pods = f"/api/v1/namespaces/{REMOTE_NAMESPACE}/pods"
         await self._world.remote.until(lambda: self._world.remote.requests("GET", pods))

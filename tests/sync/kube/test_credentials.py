@@ -211,7 +211,7 @@ def is_gone(pid: int) -> bool:
 
 async def written(pids: Path) -> list[int]:
     """Waits until the script has written its file; returns the content."""
-    for _ in range(500):
+    for _ in range(3000):
         if found := read_pids(pids):
             return found
         await asyncio.sleep(0.01)
@@ -219,8 +219,8 @@ async def written(pids: Path) -> list[int]:
 
 
 async def are_gone(pids: list[int]) -> bool:
-    """Whether the processes end in a moment."""
-    for _ in range(200):
+    """Whether the processes end, long before they would by themselves."""
+    for _ in range(2000):
         if all(map(is_gone, pids)):
             return True
         await asyncio.sleep(0.01)

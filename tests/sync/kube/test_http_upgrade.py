@@ -68,7 +68,7 @@ async def serving(context: ssl.SSLContext | None = None) -> AsyncIterator[Server
     server.port = listener.sockets[0].getsockname()[1]
     async with listener:
         yield server
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while server.open:  # noqa: ASYNC110  # nothing may be left of a connection
                 await asyncio.sleep(0.005)
 
