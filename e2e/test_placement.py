@@ -21,7 +21,7 @@ from e2e.placement_fleet import (
     pod,
     running_fleet,
 )
-from translators.placement.placement_policy import parse_policy, policy_for
+from translators.placement.placement_policy import PolicyError, parse_policy, policy_for
 
 LABEL = "cluster-bridge.io/placement"
 #: Seconds until a bridge releases pods without a placer, with a margin.
@@ -64,6 +64,33 @@ def test_tiers_are_filled_in_order(fleet: Fleet, namespace: str) -> None:
     list_them = ("placement", "list", "-o", "json")
     listed = json.loads(bridge_process.run(*list_them, home=fleet.home).stdout)
     assert listed["policies"][0]["pods"] == {"home": 1, "cheap": 2, "expensive": 2}
+
+
+def test_api_server_rejects_policies_without_a_selection(fleet: Fleet) -> None:
+    """Just those that the placer would ignore, while the API server held all pods for them."""
+    empty: Json = {"namespaces": [], "priorityClasses": [], "podSelector": {}}
+    cases: list[tuple[Json, bool]] = [
+        ({}, False),
+        ({"namespaceSelector": {}}, False),
+        ({"namespaces": ["a"]}, True),
+        ({"priorityClasses": ["a"]}, True),
+        ({"podSelector": {"matchLabels": {"a": "b"}}}, True),
+        ({"namespaceSelector": {"matchExpressions": []}}, True),
+    ]
+    for more, is_valid in cases:
+        policy = placement_policy("probe", {"tiers": TIERS, **empty, **more})
+        create = ("create", "--dry-run=server", "-f", "-")
+        done = fleet.home.kubectl(*create, input=json.dumps(policy), check=False)
+        assert (done.returncode == 0, _is_valid(policy)) == (is_valid, is_valid), done.stderr
+        assert is_valid or "one of namespaces, namespaceSelector" in done.stderr
+
+
+def _is_valid(policy: Json) -> bool:
+    try:
+        parse_policy(policy)
+    except PolicyError:
+        return False
+    return True
 
 
 def test_pod_that_fits_no_node_waits_until_one_has_room(fleet: Fleet, namespace: str) -> None:
@@ -129,6 +156,7 @@ def _compare_held_pods(fleet: Fleet, namespace: str) -> None:
         {"namespaceSelector": blue, "podSelector": {"matchLabels": {"app": "a"}}},
         {"namespaceSelector": {"matchExpressions": [other]}, "namespaces": ["elsewhere"]},
         {"namespaces": ["elsewhere"]},
+        {"namespaces": ["elsewhere"], "namespaceSelector": {}},
         {"namespaces": [namespace], "podSelector": {"matchExpressions": [app]}},
         {"podSelector": {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}, other]}},
         {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},

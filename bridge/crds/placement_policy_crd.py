@@ -43,6 +43,21 @@ def _selector(text: str) -> Object:
     }
 
 
+# Of a policy's selections, at least one must select, as `placement_policy.parse_policy` requires.
+_NAME_LISTS, _SELECTORS = ("namespaces", "priorityClasses"), ("namespaceSelector", "podSelector")
+
+
+def _has_names(field: str) -> str:
+    """CEL: whether the list is not empty."""
+    return f"(has(self.{field}) && size(self.{field}) > 0)"
+
+
+def _has_terms(field: str) -> str:
+    """CEL: whether the label selector is not empty."""
+    terms = " || ".join(f"has(self.{field}.{it})" for it in ("matchLabels", "matchExpressions"))
+    return f"(has(self.{field}) && ({terms}))"
+
+
 def _integer(text: str, minimum: int | None, maximum: int, **more: Any) -> Object:
     least = {} if minimum is None else {"minimum": minimum}
     return {"type": "integer", "description": text, **least, "maximum": maximum, **more}
@@ -100,10 +115,9 @@ _SPEC: Object = {
     "required": ["tiers"],
     "x-kubernetes-validations": [
         {
-            "rule": "has(self.namespaces) || has(self.namespaceSelector) || "
-            "has(self.podSelector) || has(self.priorityClasses)",
+            "rule": " || ".join((*map(_has_names, _NAME_LISTS), *map(_has_terms, _SELECTORS))),
             "message": "one of namespaces, namespaceSelector, podSelector and priorityClasses is "
-            "required",
+            "required, and must not be empty",
         }
     ],
     "properties": {

@@ -127,6 +127,7 @@ def parse_policy(obj: Object) -> PlacementPolicy:
     if not any(spec.get(it) for it in selections):
         raise PolicyError(f"spec: one of {', '.join(selections)} is required")
     selector = spec.get("namespaceSelector")
+    selector = None if selector is None else _selector(selector, "spec.namespaceSelector")
     failback = spec.get("failback")
     failback = None if failback is None else _mapping(failback, "spec.failback")
     return PlacementPolicy(
@@ -134,7 +135,7 @@ def parse_policy(obj: Object) -> PlacementPolicy:
         tiers=tuple(tiers),
         priority=_integer(spec.get("priority", 0), "spec.priority", minimum=None),
         namespaces=_texts(spec.get("namespaces"), "spec.namespaces"),
-        namespace_selector=_selector(selector, "spec.namespaceSelector") if selector else None,
+        namespace_selector=selector,
         pod_selector=_selector(spec.get("podSelector"), "spec.podSelector"),
         priority_classes=_texts(spec.get("priorityClasses"), "spec.priorityClasses"),
         require_fit=_boolean(spec.get("requireFit", True), "spec.requireFit"),

@@ -238,6 +238,7 @@ def test_highest_priority_then_name_decides() -> None:
         ({"namespaces": ["default"]}, True),
         ({"namespaces": ["other"]}, False),
         ({"namespaces": ["other"], "namespaceSelector": {"matchLabels": {"team": "x"}}}, True),
+        ({"namespaces": ["other"], "namespaceSelector": {}}, True),
         ({"namespaces": [], "podSelector": {"matchLabels": {"app": "x"}}}, False),
         ({"namespaces": [], "priorityClasses": ["batch"]}, True),
         ({"namespaces": [], "priorityClasses": ["other"]}, False),
@@ -271,6 +272,8 @@ def test_system_namespaces_and_daemonsets_have_no_policy() -> None:
         ({"maxWait": "soon"}, "spec.maxWait"),
         ({"maxWait": ""}, "spec.maxWait"),
         ({"namespaces": []}, "namespaceSelector"),
+        ({"namespaces": [], "namespaceSelector": {}, "podSelector": {}}, "namespaceSelector"),
+        ({"namespaces": [], "priorityClasses": []}, "priorityClasses"),
         ({"requireFit": "yes"}, "requireFit"),
     ],
 )
