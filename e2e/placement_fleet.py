@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import uuid
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import urllib3
 import yaml
 
 from bridge.placement.manifests import NAME
@@ -54,6 +57,8 @@ class Fleet:
     way: FaultyRemote
     """From the bridge of ``cheap`` to the remote."""
     process: subprocess.Popen[bytes] | None = None
+    monitoring: str = ""
+    """The address of the placer's probes and metrics."""
 
     def start_placer(self) -> None:
         """Starts `bridge placement run`, and waits until it places pods."""
@@ -61,13 +66,29 @@ class Fleet:
         begin = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [BRIDGE, "placement", "run", "--home-kubeconfig", self.placer.kubeconfig],
+                [
+                    *(BRIDGE, "placement", "run", "--port", "0", "--address", "127.0.0.1"),
+                    *("--home-kubeconfig", self.placer.kubeconfig),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
         wait_for(lambda: "placing pods" in log.read_text()[begin:], f"the placer works: {log}")
+        port = re.search(r"metrics of the placer listen on port (\d+)", log.read_text()[begin:])
+        assert port is not None, log
+        self.monitoring = f"https://127.0.0.1:{port[1]}"
+
+    def monitored(self, path: str, token: str = "") -> tuple[int, str]:
+        """Status and text of a path of the placer's port."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # The certificate is self-signed.
+        with urllib3.PoolManager(cert_reqs="CERT_NONE") as pool, warnings.catch_warnings():
+            warnings.simplefilter("ignore", urllib3.exceptions.InsecureRequestWarning)
+            url = f"{self.monitoring}{path}"
+            answer = pool.request("GET", url, headers=headers, timeout=30.0, retries=False)
+        return answer.status, answer.data.decode()
 
     def kill_placer(self) -> None:
         """Ends it without a chance to clean up."""

@@ -66,6 +66,50 @@ def test_tiers_are_filled_in_order(fleet: Fleet, namespace: str) -> None:
     assert listed["policies"][0]["pods"] == {"home": 1, "cheap": 2, "expensive": 2}
 
 
+def test_policy_and_placer_show_what_they_do(fleet: Fleet, namespace: str) -> None:
+    """In the status of the policy, and to those who may read the metrics."""
+
+    def line() -> list[str]:
+        columns = fleet.home.kubectl("get", "placementpolicy", namespace, "--no-headers").stdout
+        return columns.split()
+
+    wait_for(lambda: line()[-5:-3] == ["True", "Active"], "the policy is Ready")
+    fleet.apply(pod("a", namespace, 1))
+    fleet.wait_for_places(namespace, home=1)
+    nowhere = {"name": "nowhere", "remotes": {"matchLabels": {"class": "none"}}}
+    fleet.policy(namespace, tiers=[nowhere])
+    wait_for(lambda: line()[-5:-2] == ["False", "NoCandidate", "1"], "no tier has a candidate")
+    policy = get_one(fleet.home, "placementpolicy", namespace)
+    assert policy["status"]["observedGeneration"] == policy["metadata"]["generation"]
+    fleet.policy(namespace)
+    ready = ("wait", "--for=condition=Ready", f"placementpolicy/{namespace}", "--timeout=60s")
+    fleet.home.kubectl(*ready)
+
+    assert fleet.monitored("/livez") == fleet.monitored("/readyz") == (200, "ok")
+    assert fleet.monitored("/metrics")[0] == 401
+    for account in ("reader", "stranger"):
+        fleet.home.kubectl("create", "serviceaccount", account, "-n", namespace)
+    role = ("clusterrole", f"{namespace}-metrics")
+    fleet.home.kubectl("create", *role, "--verb=get", "--non-resource-url=/metrics")
+    bound = (f"--clusterrole={role[1]}", f"--serviceaccount={namespace}:reader")
+    fleet.home.kubectl("create", "clusterrolebinding", role[1], *bound)
+    try:
+        code, text = fleet.monitored("/metrics", _token(fleet, namespace, "stranger"))
+        assert (code, "may not get /metrics" in text) == (403, True)
+        token = _token(fleet, namespace, "reader")
+        wait_for(lambda: fleet.monitored("/metrics", token)[0] == 200, "home permits the reader")
+        _, text = fleet.monitored("/metrics", token)
+        assert 'bridge_placement_leader{lease="cluster-bridge/placement"} 1.0' in text
+        placed = f'bridge_placement_placed_total{{place="(home)",policy="{namespace}"}} 1.0'
+        assert placed in text, text
+    finally:
+        fleet.home.kubectl("delete", "clusterrole,clusterrolebinding", role[1])
+
+
+def _token(fleet: Fleet, namespace: str, account: str) -> str:
+    return fleet.home.kubectl("create", "token", account, "-n", namespace).stdout.strip()
+
+
 def test_api_server_rejects_policies_without_a_selection(fleet: Fleet) -> None:
     """Just those that the placer would ignore, while the API server held all pods for them."""
     empty: Json = {"namespaces": [], "priorityClasses": [], "podSelector": {}}

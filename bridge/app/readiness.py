@@ -14,7 +14,6 @@ ignores these checks.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Mapping
 
@@ -22,6 +21,7 @@ from bridge.election.remote_reachability import RemoteReachability
 from bridge.fleet.fleet_report import Standing
 from bridge.kubelet.healthz import Check
 from bridge.node.node_controller import OUTAGE_SECONDS
+from sync.cache import cache_checks
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
 
@@ -49,13 +49,8 @@ class Readiness:
 
     def caches_problem(self) -> str:
         """Why the caches are incomplete; "" if they are complete."""
-        waiting = sum(not informer.synced.is_set() for informer in self.engine.informers)
-        return f"{waiting} lists of the clusters are not read yet" if waiting else ""
+        return cache_checks.unread_lists(self.engine.informers, "the clusters")
 
     def _watch_problem(self, side: str) -> str:
-        now = asyncio.get_running_loop().time()
-        for informer in self.engine.informers:
-            since = informer.failing_since
-            if informer.client.side == side and since is not None and now - since > OUTAGE_SECONDS:
-                return f"{informer.resource} cannot be watched: {informer.error}"
-        return ""
+        informers = (it for it in self.engine.informers if it.client.side == side)
+        return cache_checks.lasting_outage(informers, OUTAGE_SECONDS)

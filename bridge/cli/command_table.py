@@ -166,7 +166,14 @@ _add(
     to=_placement,
 )
 _add("Commands", "list", list_placement, "bridge placement list", to=_placement)
-_add("Commands", "run", run_placement, "bridge placement run", to=_placement)
+_add(
+    "Commands",
+    "run",
+    run_placement,
+    "bridge placement run",
+    "bridge placement run --port 8443 --address 127.0.0.1",
+    to=_placement,
+)
 _add(
     "Commands",
     "render",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bridge.crds.status_schema import OBSERVED_GENERATION, READY, conditions
 from sync.kube.api_resources import PLACEMENT_POLICIES
 from translators.object_accessors import Object
 
@@ -164,12 +165,39 @@ _SPEC: Object = {
 }
 
 
+_STATUS: Object = {
+    "type": "object",
+    "description": "Written by the placer that holds the Lease.",
+    "properties": {
+        "observedGeneration": OBSERVED_GENERATION,
+        "placedPods": {
+            "type": "integer",
+            "description": "Pods of the policy that are placed and have not ended. Numbers of pods "
+            "are up to half a minute old.",
+        },
+        "waitingPods": {
+            "type": "integer",
+            "description": "Pods that the policy has no place for now.",
+        },
+        "conditions": conditions(
+            "Ready: the placer places pods by the policy, and a tier is home or selects a virtual "
+            "node. Stalled: present while the spec is invalid."
+        ),
+    },
+}
+
+
 def definition() -> Object:
     """The CustomResourceDefinition."""
     columns = [
         {"name": "Priority", "type": "integer", "jsonPath": ".spec.priority"},
         {"name": "Tiers", "type": "string", "jsonPath": ".spec.tiers[*].name"},
+        {"name": "Ready", "type": "string", "jsonPath": f"{READY}.status"},
+        {"name": "Reason", "type": "string", "jsonPath": f"{READY}.reason"},
+        {"name": "Placed", "type": "integer", "jsonPath": ".status.placedPods"},
+        {"name": "Waiting", "type": "integer", "jsonPath": ".status.waitingPods"},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        {"name": "Message", "type": "string", "jsonPath": f"{READY}.message", "priority": 1},
     ]
     schema: Object = {
         "type": "object",
@@ -177,7 +205,7 @@ def definition() -> Object:
         "description": "Decides where home's pods may run: at home, or on which virtual nodes.",
         "properties": {
             "spec": _SPEC,
-            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            "status": _STATUS,
         },
     }
     resource = PLACEMENT_POLICIES

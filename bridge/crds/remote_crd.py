@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bridge.crds.status_schema import OBSERVED_GENERATION, READY, conditions
 from sync.kube.api_resources import CUSTOM_RESOURCE_DEFINITIONS, REMOTES
 from translators.object_accessors import Object
 
@@ -127,26 +128,11 @@ def _text(description: str, longest: int, **more: Any) -> Object:
     }
 
 
-_CONDITION: Object = {
-    "type": "object",
-    "required": ["type", "status", "lastTransitionTime", "reason", "message"],
-    "properties": {
-        "type": {"type": "string", "maxLength": 316},
-        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-        "observedGeneration": {"type": "integer", "minimum": 0},
-        "lastTransitionTime": {"type": "string", "format": "date-time"},
-        "reason": {"type": "string", "minLength": 1, "maxLength": 1024},
-        "message": {"type": "string", "maxLength": 32768},
-    },
-}
 _STATUS: Object = {
     "type": "object",
     "description": "Written by the bridge.",
     "properties": {
-        "observedGeneration": {
-            "type": "integer",
-            "description": "The generation of the spec that the status describes.",
-        },
+        "observedGeneration": OBSERVED_GENERATION,
         "nodeName": {"type": "string", "description": "The virtual node."},
         "pods": {
             "type": "integer",
@@ -158,24 +144,19 @@ _STATUS: Object = {
             "description": "The resources that the node offers, as in its status.",
             "additionalProperties": {"type": "string"},
         },
-        "conditions": {
-            "type": "array",
-            "description": "Accepted: the spec and the Secret are valid. Ready: a bridge serves "
-            "the node. Stalled: present while the Remote cannot make progress by itself.",
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-            "items": _CONDITION,
-        },
+        "conditions": conditions(
+            "Accepted: the spec and the Secret are valid. Ready: a bridge serves the node. "
+            "Stalled: present while the Remote cannot make progress by itself."
+        ),
     },
 }
-_READY = '.status.conditions[?(@.type=="Ready")]'
 _COLUMNS: list[Object] = [
     {"name": "Node", "type": "string", "jsonPath": ".status.nodeName"},
-    {"name": "Ready", "type": "string", "jsonPath": f"{_READY}.status"},
-    {"name": "State", "type": "string", "jsonPath": f"{_READY}.reason"},
+    {"name": "Ready", "type": "string", "jsonPath": f"{READY}.status"},
+    {"name": "State", "type": "string", "jsonPath": f"{READY}.reason"},
     {"name": "Pods", "type": "integer", "jsonPath": ".status.pods"},
     {"name": "CPU", "type": "string", "jsonPath": ".status.allocatable.cpu"},
     {"name": "Memory", "type": "string", "jsonPath": ".status.allocatable.memory"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    {"name": "Message", "type": "string", "jsonPath": f"{_READY}.message"},
+    {"name": "Message", "type": "string", "jsonPath": f"{READY}.message"},
 ]

@@ -21,7 +21,6 @@ import asyncio
 import html
 import logging
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -41,10 +40,10 @@ from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.dashboard.fleet_watch import FleetWatch, watch_fleet
 from bridge.dashboard.page_responses import FORM_HEADERS, HEADERS, PageResponses, plain_response
 from bridge.dashboard.pod_details import MAX_CONCURRENT, ViewerDetails
-from bridge.dashboard.viewer_access import COOKIE, MAX_TOKEN, SESSION_SECONDS, Viewer, ViewerAccess
+from bridge.dashboard.viewer_access import COOKIE, SESSION_SECONDS, Viewer, ViewerAccess
 from bridge.kubelet.error_responses import HttpError
-from bridge.net.accepted_connections import ServerConnections, TlsConnection
-from bridge.net.http_server import HttpServer
+from bridge.kubelet.token_access import MAX_TOKEN
+from bridge.net.https_server import HttpsServer
 from bridge.net.listening_socket import listening_socket
 from bridge.status.status_tree import printable
 from sync.kube.client import KubeClient
@@ -56,8 +55,6 @@ MAX_REQUESTS = 128
 MAX_HEADER = MAX_TOKEN
 #: Largest body of the sign-in form, whose token is percent-encoded.
 MAX_FORM = 3 * MAX_TOKEN
-#: Seconds for responses in progress at the end.
-SHUTDOWN_SECONDS = 1.0
 
 #: Files of the sign-in page, which reveal nothing of the clusters.
 _OPEN_FILES = frozenset({"/style.css", "/theme.js", "/icon.svg"})
@@ -139,32 +136,23 @@ class InClusterServer:
         self._home = home
         self._watch = watch
         self._access = access
-        self._context: ssl.SSLContext = server_context(certificate, client_ca="")
         self._pages = PageResponses(watch)
-        self._connections = ServerConnections()
         self._in_progress = 0
         self._explanations = asyncio.Semaphore(MAX_CONCURRENT)
-        self._http = HttpServer(
-            self._respond, max_field_size=MAX_HEADER, lingering_time=SHUTDOWN_SECONDS
+        self._https = HttpsServer(
+            self._respond, server_context(certificate, client_ca=""), max_header=MAX_HEADER
         )
-        self._listener: asyncio.Server | None = None
 
     def use(self, certificate: TlsKeyPair) -> None:
         """Presents this certificate to new connections. Raises CertificateError."""
-        self._context = server_context(certificate, client_ca="")
+        self._https.context = server_context(certificate, client_ca="")
 
     async def start(self, sock: socket.socket) -> int:
         """Serves on the listening socket, and returns its port."""
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: TlsConnection(self._context, self._http, self._connections), sock=sock
-        )
-        listening: int = sock.getsockname()[1]
-        return listening
+        return await self._https.start(sock)
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        await self._http.shutdown(SHUTDOWN_SECONDS)
+        await self._https.stop()
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -208,7 +196,7 @@ class InClusterServer:
             return plain_response(503, "too many requests in progress\n", **{"Retry-After": "5"})
         self._in_progress += 1
         try:
-            with self._connections.admitted(request):
+            with self._https.connections.admitted(request):
                 details = ViewerDetails(self._home, viewer.token, self._explanations)
                 return await self._pages.get(request, request.path, details)
         finally:

@@ -4,9 +4,7 @@ SubjectAccessReview.
 A viewer needs a valid bearer token of home, and the verb ``get`` on ``services/proxy`` of the
 dashboard's own Service: who may reach a Service through home's API server may read its page.
 
-- Results are cached for `LIFETIME`, as by the API servers of k8s.io/apiserver that delegate to
-  another: a revoked token or permission ends that long after.
-- A review that home does not answer permits nothing.
+- `bridge.kubelet.token_access` decides, and keeps results for seconds.
 - A session holds the token of a viewer who signed in, in memory alone, so that the browser needs
   none: its cookie is a random identifier. It ends after `SESSION_SECONDS`, when the viewer signs
   out, or when home rejects the token. One more than `MAX_OWN_SESSIONS` of a user, or than
@@ -21,25 +19,15 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from aiohttp import web
 
-from bridge.kubelet.authn import (
-    Authenticator,
-    InvalidCredentialError,
-    ReviewClient,
-    User,
-    bearer_token,
-)
-from bridge.kubelet.authz import review_access
+from bridge.kubelet.authn import InvalidCredentialError, User, bearer_token
+from bridge.kubelet.authz import Attributes
 from bridge.kubelet.error_responses import HttpError
-from bridge.net.single_flight_cache import SingleFlightCache
+from bridge.kubelet.token_access import TokenAccess
 from sync.kube.client import KubeClient
 
-#: Seconds, as k8s.io/apiserver/pkg/server/options: DelegatingAuthenticationOptions.CacheTTL and
-#: DelegatingAuthorizationOptions.AllowCacheTTL and DenyCacheTTL.
-LIFETIME = 10.0
 #: Seconds of a session: a working day.
 SESSION_SECONDS = 8 * 3600.0
 #: Sessions at the same time, in all and of one user, so that no viewer can sign the others out.
@@ -47,8 +35,6 @@ SESSION_SECONDS = 8 * 3600.0
 MAX_SESSIONS, MAX_OWN_SESSIONS = 256, 8
 #: The prefix has browsers accept the cookie over TLS alone, and send it to this host alone.
 COOKIE = "__Host-cluster-bridge-dashboard"
-#: Longest token, as of `bridge.kubelet.server.MAX_HEADER`.
-MAX_TOKEN = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +99,7 @@ class ViewerAccess:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._attributes = {
+        attributes = {
             "verb": "get",
             "version": "v1",
             "resource": "services",
@@ -121,16 +107,19 @@ class ViewerAccess:
             "namespace": namespace,
             "name": service,
         }
-        self._reviews = ReviewClient(home)
-        self._authenticator = Authenticator(self._reviews, lifetime=LIFETIME, clock=clock)
-        self._decisions: SingleFlightCache[User, bool] = SingleFlightCache(
-            lambda _: LIFETIME, clock=clock
+        self._access = TokenAccess(
+            home,
+            Attributes("resourceAttributes", attributes),
+            needed=f"get services/proxy of Service {namespace}/{service} in the home cluster; a "
+            "Role there can allow it",
+            unauthenticated="the viewer is not authenticated; sign in, or send a bearer token of "
+            "the home cluster",
+            clock=clock,
         )
         self.sessions = ViewerSessions(clock=clock)
 
     async def close(self) -> None:
-        await self._authenticator.close()
-        await self._decisions.close()
+        await self._access.close()
 
     async def viewer_of(self, request: web.BaseRequest) -> Viewer:
         """The viewer who sends the request: the ``Authorization`` header decides, else the session.
@@ -138,13 +127,13 @@ class ViewerAccess:
         try:
             token = bearer_token(request.headers)
         except InvalidCredentialError:
-            raise _unauthenticated() from None
+            raise self._access.unauthenticated() from None
         if token is not None:
             return await self.check(token)
         identifier = request.cookies.get(COOKIE, "")
         token = self.sessions.token(identifier)
         if token is None:
-            raise _unauthenticated()
+            raise self._access.unauthenticated()
         try:
             return await self.check(token)
         except HttpError as error:
@@ -154,29 +143,7 @@ class ViewerAccess:
 
     async def check(self, token: str) -> Viewer:
         """The viewer with this token. Raises HttpError as `viewer_of`."""
-        if not token or len(token) > MAX_TOKEN or not (token.isascii() and token.isprintable()):
-            raise _unauthenticated()
-        try:
-            user = await self._authenticator.token_user(token)
-        except InvalidCredentialError:
-            raise _unauthenticated() from None
-        review = partial(review_access, self._reviews, user, self._attributes)
-        if not await self._decisions.get(user, review):
-            namespace, name = self._attributes["namespace"], self._attributes["name"]
-            raise HttpError(
-                403,
-                f"user {user.name!r} may not get services/proxy of Service {namespace}/{name} in "
-                "the home cluster; a Role there can allow it",
-            )
-        return Viewer(user, token)
-
-
-def _unauthenticated() -> HttpError:
-    return HttpError(
-        401,
-        "the viewer is not authenticated; sign in, or send a bearer token of the home cluster",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
+        return Viewer(await self._access.check(token), token)
 
 
 def _digest(identifier: str) -> bytes:

@@ -8,7 +8,7 @@ Kueue is removed. With ``on`` it starts at once, and retries until home serves K
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -28,16 +28,27 @@ KueueChoice = Literal["auto", "on", "off"]
 DEFINITION = str(KUEUE_WORKLOADS)
 
 
-async def serve(home: KubeClient, choice: KueueChoice, *, notify: Notify) -> None:
+#: Gets the controller that runs from now on; None: none does.
+OnController = Callable[[FitsController | None], None]
+
+
+async def serve(
+    home: KubeClient,
+    choice: KueueChoice,
+    *,
+    notify: Notify,
+    on_controller: OnController = lambda _: None,
+) -> None:
     """Decides the check until cancelled; with ``off`` returns at once."""
     if choice == "on":
         notify(f"home: deciding the admission check {CONTROLLER_NAME} of Kueue")
-        await FitsController(home, now=_now).run()
+        on_controller(controller := FitsController(home, now=_now))
+        await controller.run()
     elif choice == "auto":
-        await _follow_definition(home, notify)
+        await _follow_definition(home, notify, on_controller)
 
 
-async def _follow_definition(home: KubeClient, notify: Notify) -> None:
+async def _follow_definition(home: KubeClient, notify: Notify, on_controller: OnController) -> None:
     changed = asyncio.Event()
     definitions = Informer(home, CUSTOM_RESOURCE_DEFINITIONS, fields=f"metadata.name={DEFINITION}")
     definitions.on_change(lambda *_: changed.set())
@@ -50,11 +61,13 @@ async def _follow_definition(home: KubeClient, notify: Notify) -> None:
             is_served = _is_served(definitions.store)
             if is_served and running is None:
                 notify(f"home: Kueue is installed; deciding its admission check {CONTROLLER_NAME}")
-                running = group.create_task(FitsController(home, now=_now).run(), name="kueue")
+                on_controller(controller := FitsController(home, now=_now))
+                running = group.create_task(controller.run(), name="kueue")
             elif not is_served and running is not None:
                 notify("home: Kueue was removed; its admission check is not decided any more")
                 running.cancel()
                 running = None
+                on_controller(None)
             await changed.wait()
 
 

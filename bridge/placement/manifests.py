@@ -14,6 +14,8 @@ from translators.object_accessors import Object
 
 #: The name of the placer's objects.
 NAME = "cluster-bridge-placement"
+#: The port of the pods' probes and metrics.
+PORT = 8443
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +47,14 @@ def placement_objects(options: PlacementInstallation) -> list[Object]:
 def _deployment(options: PlacementInstallation) -> list[Object]:
     labels = {"app.kubernetes.io/name": NAME}
     meta = {"name": NAME, "namespace": options.namespace, "labels": labels}
-    container: Object = {
-        "name": "placement",
-        "image": options.image,
-        "imagePullPolicy": "IfNotPresent",
-        "args": ["placement", "run", "--log-format", "json"],
-        "resources": {
-            "requests": {"cpu": "20m", "memory": "96Mi"},
-            "limits": {"memory": "512Mi"},
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108  # in the container
-    }
+    container = pod_template.container(
+        "placement",
+        options.image,
+        ["placement", "run", "--log-format=json", f"--port={PORT}"],
+        ports={"https": PORT},
+        probed={"port": "https", "scheme": "HTTPS"},
+        resources={"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "512Mi"}},
+    )
     template = {
         "metadata": {"labels": labels},
         "spec": pod_template.pod_spec(NAME, container, pods=labels),

@@ -3,6 +3,7 @@
 All replicas fill their caches; the holder of the Lease `placement` places pods, and decides Kueue's
 admission check (`bridge.kueue.check_process`). A process that
 loses the Lease stands by again. Ctrl-C releases the Lease, and pods that wait keep waiting.
+With a port, `monitoring_server` serves probes and metrics of either.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from bridge.election.election_lease import Candidate
 from bridge.kueue import check_process
 from bridge.kueue.check_process import KueueChoice
 from bridge.placement import admission_policy
+from bridge.placement.monitoring_server import MonitoringSettings, serve_monitoring
+from bridge.placement.placer_report import PlacerReport
 from sync.base.exception_summary import first_leaf
 from sync.engine.engine import utc_now
 from sync.kube import discovery
@@ -37,26 +40,34 @@ NOT_DEFINED = (
 
 
 async def run_placer(
-    home: KubeconfigRef, kueue: KueueChoice, *, notify: Notify, stop: asyncio.Event
+    home: KubeconfigRef,
+    kueue: KueueChoice,
+    *,
+    monitoring: MonitoringSettings | None = None,
+    notify: Notify,
+    stop: asyncio.Event,
 ) -> None:
-    """Places pods, and decides Kueue's admission check, until ``stop``. Raises PreflightError."""
+    """Places pods, and decides Kueue's admission check, until ``stop``. Raises PreflightError, and
+    CertificateError for files that cannot be used."""
     async with connect(home, side="home", notify=notify) as client:
-        with as_preflight_errors("home"):
-            await require_definition(client)
-        candidate = Candidate.local()
-        working = asyncio.create_task(
-            _work(client, candidate.identity, kueue, notify=notify), name="placer"
-        )
-        stopping = asyncio.create_task(stop.wait(), name="stop")
-        try:
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-            working.cancel()
-            results = await asyncio.gather(working, stopping, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        report = PlacerReport(client)
+        async with serve_monitoring(report, monitoring, notify=notify):
+            with as_preflight_errors("home"):
+                await require_definition(client)
+            candidate = Candidate.local()
+            working = asyncio.create_task(
+                _work(report, candidate.identity, kueue, notify=notify), name="placer"
+            )
+            stopping = asyncio.create_task(stop.wait(), name="stop")
+            try:
+                await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+                working.cancel()
+                results = await asyncio.gather(working, stopping, return_exceptions=True)
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
 
 
 async def require_definition(home: KubeClient) -> None:
@@ -66,15 +77,19 @@ async def require_definition(home: KubeClient) -> None:
 
 
 async def _work(
-    home: KubeClient, identity: str, kueue: KueueChoice, *, notify: Callable[[str], None]
+    report: PlacerReport, identity: str, kueue: KueueChoice, *, notify: Callable[[str], None]
 ) -> None:
+    home = report.home
     while True:
-        placer, lease = Placer(home, now=utc_now, identity="placement"), PlacerLease(home, identity)
+        placer = Placer(home, now=utc_now, identity="placement", counters=report.counters)
+        lease = PlacerLease(home, identity)
+        report.begin(placer, lease)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(placer.watch(), name="placer-watch")
                 await placer.synced()
                 await lease.acquire()
+                report.transitions += 1
                 notify(
                     f"home: placing pods by {len(placer.state.policies)} PlacementPolicies; "
                     f"{placer.waiting} pods wait; new pods are held by the policy "
@@ -82,7 +97,10 @@ async def _work(
                 )
                 group.create_task(lease.renew_until_lost(), name="placer-lease")
                 group.create_task(placer.work(), name="placer-work")
-                group.create_task(check_process.serve(home, kueue, notify=notify), name="kueue")
+                checking = check_process.serve(
+                    home, kueue, notify=notify, on_controller=report.use_fits
+                )
+                group.create_task(checking, name="kueue")
         except* PlacerLeaseLost as lost:
             notify(f"home: standing by: {first_leaf(lost)}")
         finally:

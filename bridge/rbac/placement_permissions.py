@@ -16,6 +16,8 @@ from sync.kube.api_resources import (
     PERSISTENT_VOLUMES,
     PLACEMENT_POLICIES,
     PODS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
 )
 from sync.placement import placer_lease, room_publisher
 from translators.fit import published_room
@@ -49,6 +51,7 @@ PLACER = (
     # before they were bound.
     Permission(PODS, ("create",), "eviction"),
     Permission(PLACEMENT_POLICIES, ("list", "watch")),
+    Permission(PLACEMENT_POLICIES, ("patch",), "status"),
     Permission(EVENTS, ("create", "get", "patch")),
     # Where a pod's volumes are.
     Permission(PERSISTENT_VOLUME_CLAIMS, ("get",)),
@@ -61,6 +64,9 @@ PLACER = (
         namespace=published_room.NAMESPACE,
         names=(placer_lease.NAME,),
     ),
+    # To authenticate and authorise those who read the metrics.
+    Permission(TOKEN_REVIEWS, ("create",)),
+    Permission(SUBJECT_ACCESS_REVIEWS, ("create",)),
 )
 #: Optional, for a bridge's account: releases held pods when no placer runs
 #: (`sync.placement.placer_absence`). RBAC cannot limit the patch to gates.

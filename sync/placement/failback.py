@@ -51,7 +51,7 @@ class _Leaving:
 
 class Failback:
     """The task that evicts. ``pods`` returns the pods of the cache, ``refused`` the candidates
-    to which a pod must not return, with the reason."""
+    to which a pod must not return, with the reason; ``evicted`` counts (`PlacementCounters`)."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Failback:
         refused: Callable[[Object], Mapping[str, str]],
         events: EventRecorder,
         now: Callable[[], str],
+        evicted: Counter[tuple[str, str]],
     ) -> None:
         self._home = home
         self._state = state
@@ -69,6 +70,7 @@ class Failback:
         self._refused = refused
         self._events = events
         self._now = now
+        self._evicted = evicted
         # By policy, when the next pod may be evicted; by UID, until when a pod is left alone.
         self._next: dict[str, float] = {}
         self._blocked: dict[str, float] = {}
@@ -145,6 +147,8 @@ class Failback:
         """Evicts the pod; False if it stays."""
         message = f"tier {found.tier} of policy {policy.name} has room again"
         evicted = await evict(self._home, found.pod, message)
+        if evicted is not None:
+            self._evicted["return", "done" if evicted else "blocked"] += 1
         if evicted:
             self._events.normal(found.pod, RETURNED, message)
         elif evicted is False:

@@ -30,6 +30,7 @@ from translators.fit.node_groups import (
     node_group,
 )
 from translators.fit.published_room import PublishedRoom
+from translators.label_selectors import selects
 from translators.object_accessors import Object, is_ready, metadata, name_of, uid_of
 from translators.ownership_labels import LABEL_PLACEMENT, LABEL_VIRTUAL
 from translators.placement import placed_pod
@@ -149,6 +150,8 @@ class HomeState:
         self._handlers()
 
     def policy_changed(self, old: Object | None, new: Object | None) -> None:
+        if old is not None and new is not None and old.get("spec") == new.get("spec"):
+            return  # Its status, for example.
         name = name_of(new or old or {})
         self.policies.pop(name, None)
         self.invalid_policies.pop(name, None)
@@ -176,7 +179,7 @@ class HomeState:
             after = None
         if before != after:
             if before is not None:
-                self._counts[before[0]][before[1]] -= 1
+                self._uncount(*before)
                 if self._transit[before[1]].pop(uid, None) is not None:
                     self._remaining.pop(before[1], None)
             if after is not None and pod is not None:
@@ -195,6 +198,17 @@ class HomeState:
             if after is not None and after[1] == HOME:
                 self._transit[HOME].pop(uid)  # It counts as a pod of its node from now on.
                 self._remaining.pop(HOME, None)
+        for record in (before, after):
+            if record is not None and not self._transit[record[1]]:
+                del self._transit[record[1]]
+
+    def _uncount(self, policy: str, candidate: str) -> None:
+        # Nothing stays of a policy that only the annotations of pods name.
+        self._counts[policy][candidate] -= 1
+        if self._counts[policy][candidate] <= 0:
+            del self._counts[policy][candidate]
+        if not self._counts[policy]:
+            del self._counts[policy]
 
     def _has_shares(self, policy: str) -> bool:
         """Whether one more pod of the policy permits others elsewhere."""
@@ -215,7 +229,20 @@ class HomeState:
 
     def counts(self, policy: str) -> Mapping[str, int]:
         """The policy's pods that are placed and have not ended, by candidate."""
-        return {candidate: it for candidate, it in self._counts[policy].items() if it > 0}
+        return {**self._counts.get(policy, {})}
+
+    def counts_by_policy(self) -> Mapping[str, Mapping[str, int]]:
+        """`counts` of every policy that the records of pods name, which need not exist."""
+        return self._counts
+
+    def tiers_without_candidate(self, policy: PlacementPolicy) -> list[str]:
+        """The policy's tiers that select neither home nor an existing virtual node."""
+        labels = [metadata(it).get("labels") or {} for it in self.virtual_nodes()]
+        return [
+            tier.name
+            for tier in policy.tiers
+            if not tier.home and not any(selects(tier.remotes, it) for it in labels)
+        ]
 
     def room(self) -> Room:
         """The room now, less what pods in transit need."""

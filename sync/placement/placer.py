@@ -7,6 +7,7 @@
 - A decision reserves the room before the pod is written, so that two pods never get the same.
 - The write has the pod's resource version as its precondition: two placers, or a placer and a
   bridge that opens the gate, do not overwrite each other.
+- What the placer does is counted (`counters`) and shown in the policies' status (`status`).
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from collections.abc import Callable, Sequence
 from sync.base.resource_version import version_of
 from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
-from sync.kube.api_errors import Conflict, Forbidden, NotFound
+from sync.kube.api_errors import Conflict, NotFound
 from sync.kube.api_resources import (
     CONFIG_MAPS,
     NAMESPACES,
     NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
     PLACEMENT_POLICIES,
     PODS,
 )
 from sync.kube.client import KubeClient
+from sync.placement.bound_volumes import blocked_by_volumes
 from sync.placement.failback import Failback
 from sync.placement.home_state import HomeState, slim_pod
+from sync.placement.placement_counters import PlacementCounters
+from sync.placement.policy_status_writer import PolicyStatusWriter
 from sync.placement.refusals import Refusals
 from sync.placement.unbound_pods import UnboundPods
+from sync.placement.waiting_pods import WaitingPods
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
-from translators.explain import persistent_volume_claims
-from translators.explain.persistent_volume_claims import PodStorage
 from translators.fit import published_room
 from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
@@ -46,7 +47,12 @@ from translators.offload_admission_patch import ANNOTATION_NODE_SELECTOR
 from translators.placement import placed_pod
 from translators.placement.decision import HOME, Decision, decide, fingerprint
 from translators.placement.offload_limits import excluded_by_offload
-from translators.placement.placement_policy import PlacementPolicy, policy_for
+from translators.placement.placement_policy import (
+    ANNOTATION_PLACEMENT,
+    PlacementPolicy,
+    policy_for,
+)
+from translators.placement.wait_reason import wait_reason
 from translators.timestamps import parse_time
 
 log = logging.getLogger(__name__)
@@ -75,10 +81,19 @@ def _slim_namespace(namespace: Object) -> Object:
 class Placer:
     """Home's placer. `run` works until cancelled; ``now`` is the time in RFC 3339."""
 
-    def __init__(self, home: KubeClient, *, now: Callable[[], str], identity: str) -> None:
+    def __init__(
+        self,
+        home: KubeClient,
+        *,
+        now: Callable[[], str],
+        identity: str,
+        counters: PlacementCounters | None = None,
+    ) -> None:
         self._home = home
         self._now = now
+        self.counters = counters or PlacementCounters()
         self.state = HomeState()
+        self.waiting_pods = WaitingPods()
         self._refusals = Refusals()
         self.events = EventRecorder(home, node=identity, now=now)
         self.pods = Informer(home, PODS, slim=slim_pod)
@@ -89,9 +104,14 @@ class Placer:
             refused=self._refused_returns,
             events=self.events,
             now=now,
+            evicted=self.counters.evicted,
         )
         self.unbound = UnboundPods(
-            home, self.state, pods=lambda: self.pods.store, events=self.events
+            home,
+            self.state,
+            pods=lambda: self.pods.store,
+            events=self.events,
+            evicted=self.counters.evicted,
         )
         self.nodes = Informer(home, NODES)
         self.policies = Informer(home, PLACEMENT_POLICIES)
@@ -105,14 +125,19 @@ class Placer:
         self.controller: Controller[Key] = Controller(
             "placement", self._reconcile, workers=8, kind="Pod"
         )
-        self._waiting: dict[Key, None] = {}
+        self.status = PolicyStatusWriter(
+            home, self.policies, state=self.state, waiting=self.waiting_pods, now=now
+        )
+        self._works = False
         self._room_changed = asyncio.Event()
         # Decisions of the current state of the room that found no place.
         self._without_place: dict[tuple[object, ...], Decision] = {}
         self._announced: dict[str, float] = {}
         self.nodes.on_change(self.state.node_changed)
+        self.nodes.on_change(self.status.node_changed)
         self.pods.on_change(self._pod_changed)
         self.policies.on_change(self.state.policy_changed)
+        self.policies.on_change(self.status.policy_changed)
         self.rooms.on_change(self.state.room_changed)
         self.namespaces.on_change(lambda _, __: self._room_may_have_changed())
         self.state.on_change(self._room_may_have_changed)
@@ -125,7 +150,12 @@ class Placer:
     @property
     def waiting(self) -> int:
         """How many pods wait behind the gate."""
-        return len(self._waiting)
+        return len(self.waiting_pods)
+
+    def oldest_wait(self) -> float:
+        """Seconds since the creation of the pod that has waited the longest; 0 without one."""
+        pods = (self.pods.store.get(it) for it in self.waiting_pods)
+        return max((self._age(it) for it in pods if it is not None), default=0.0)
 
     async def watch(self) -> None:
         """Runs the informers until cancelled; also on a standby replica."""
@@ -141,6 +171,7 @@ class Placer:
     async def work(self) -> None:
         """Places pods until cancelled. `watch` must run."""
         await self.synced()
+        self._works = True
         self._room_may_have_changed()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.controller.run(), name="placement")
@@ -148,6 +179,7 @@ class Placer:
             group.create_task(self._retry_after_changes(), name="placement-room")
             group.create_task(self.failback.run(), name="placement-failback")
             group.create_task(self.unbound.run(), name="placement-unbound")
+            group.create_task(self.status.run(), name="placement-status")
 
     # -- handlers ----------------------------------------------------------------------
 
@@ -159,12 +191,29 @@ class Placer:
         self.state.pod_changed(old, new)
         if self._refusals.pod_changed(old, new):
             self._without_place.clear()
+            node = str((new or {})["spec"]["nodeName"])
+            # The record that names the node is an annotation, which any user could have written.
+            if self._works and node in self._virtual_nodes():
+                self.counters.refused.add(node)
         if new is not None and placed_pod.has_gate(new) and "usage" not in new:
-            self._waiting[key] = None
+            self.waiting_pods.add(key)
             self.controller.queue.add(key)
-        elif key in self._waiting:
-            del self._waiting[key]
+        elif key in self.waiting_pods:
+            self.status.pods_changed(self.waiting_pods.remove(key))
             self._announced.pop(uid_of(new or old or {}), None)
+        self._time_binding(uid_of(new or old or {}), new)
+        if _counted_by(old) != _counted_by(new):
+            for pod in (old, new):
+                if pod is not None and (record := placed_pod.read_record(pod)) is not None:
+                    self.status.pods_changed(record[0])
+
+    def _time_binding(self, uid: str, pod: Object | None) -> None:
+        self.counters.pod_changed(
+            uid,
+            is_bound=bool(((pod or {}).get("spec") or {}).get("nodeName")),
+            is_gone=pod is None or bool(metadata(pod).get("deletionTimestamp")),
+            at=asyncio.get_running_loop().time(),
+        )
 
     async def _retry_after_changes(self) -> None:
         while True:
@@ -175,7 +224,7 @@ class Placer:
             await asyncio.sleep(COLLECT_SECONDS)
             self._room_changed.clear()
             self._without_place.clear()
-            for key in self._waiting:
+            for key in self.waiting_pods:
                 self.controller.queue.add(key)
 
     # -- one pod ---------------------------------------------------------------------------
@@ -192,38 +241,60 @@ class Placer:
         if self.pods.store.get(key) is not pod:
             return  # The change has queued the key.
         if policy is None:
-            await self._write(pod, placed_pod.released(pod, None, "no policy is for the pod"))
+            await self._release(pod, None, "no policy is for the pod", "no-policy")
             return
         remaining = self._seconds_to_wait(pod, policy)
         if remaining == 0:
             message = f"no tier of policy {policy.name} had room within maxWait"
             self.events.warn(pod, RELEASED, f"{message}; the scheduler decides among all tiers")
-            await self._write(pod, placed_pod.released(pod, policy, message))
+            await self._release(pod, policy, message, "max-wait")
             return
         refused, forgotten = self._refusals.for_pod(pod, self._virtual_nodes())
         blocked = {**refused, **self._excluded_by_offload(pod)}
         decision = self._decide(pod, policy, blocked)
-        if decision.choice is not None and (by_volumes := await self._blocked_by_volumes(pod)):
+        if decision.choice is not None and (
+            by_volumes := await blocked_by_volumes(self._home, self.state, pod)
+        ):
             if self.pods.store.get(key) is not pod:
                 return  # The change has queued the key.
-            decision = self._decide(pod, policy, {**by_volumes, **blocked})
-        if decision.choice is None:
-            self._announce(pod, decision)
-            due = [it for it in (remaining, forgotten) if it is not None]
-            if due:
-                self.controller.queue.add_after(key, min(due) + 0.1)
+            blocked = {**by_volumes, **blocked}
+            decision = self._decide(pod, policy, blocked)
+        if decision.choice is not None:
+            await self._place(pod, decision, decision.choice)
             return
-        place = "home" if decision.choice == HOME else f"node {decision.choice}"
-        if await self._write(pod, placed_pod.placed(pod, decision)):
-            message = f"{place}, tier {decision.tier} of policy {policy.name}: {decision.summary}"
-            self.events.normal(pod, PLACED, message)
-            log.info(
-                "pod %s: placed: %s (policy %s)",
-                key,
-                place,
-                policy.name,
-                extra=name_fields("Pod", str(key), cluster="home"),
-            )
+        self.waiting_pods.decide(
+            key, policy.name, wait_reason(decision, refused=refused, blocked=blocked)
+        )
+        self.status.pods_changed(policy.name)
+        self._announce(pod, decision)
+        due = [it for it in (remaining, forgotten) if it is not None]
+        if due:
+            self.controller.queue.add_after(key, min(due) + 0.1)
+
+    async def _place(self, pod: Object, decision: Decision, choice: str) -> None:
+        key, began = key_of(pod), asyncio.get_running_loop().time()
+        if not await self._write(pod, placed_pod.placed(pod, decision)):
+            return
+        place = "home" if choice == HOME else f"node {choice}"
+        message = f"{place}, tier {decision.tier} of policy {decision.policy}: {decision.summary}"
+        self.events.normal(pod, PLACED, message)
+        self.counters.pod_placed(
+            uid_of(pod), decision.policy, choice, waited=self._age(pod), at=began
+        )
+        self._time_binding(uid_of(pod), self.pods.store.get(key))
+        log.info(
+            "pod %s: placed: %s (policy %s)",
+            key,
+            place,
+            decision.policy,
+            extra=name_fields("Pod", str(key), cluster="home"),
+        )
+
+    async def _release(
+        self, pod: Object, policy: PlacementPolicy | None, message: str, reason: str
+    ) -> None:
+        if await self._write(pod, placed_pod.released(pod, policy, message)):
+            self.counters.released[reason] += 1
 
     def policy_for(self, pod: Object) -> PlacementPolicy | None:
         """The policy that applies to a pod; None if none does."""
@@ -254,11 +325,15 @@ class Placer:
         return [name_of(it) for it in self.state.virtual_nodes()]
 
     def _seconds_to_wait(self, pod: Object, policy: PlacementPolicy) -> float | None:
-        created = metadata(pod).get("creationTimestamp")
-        if policy.max_wait is None or not created:
+        if policy.max_wait is None or not metadata(pod).get("creationTimestamp"):
             return None
-        age = (parse_time(self._now()) - parse_time(created)).total_seconds()
-        return max(0.0, policy.max_wait - age)
+        return max(0.0, policy.max_wait - self._age(pod))
+
+    def _age(self, pod: Object) -> float:
+        created = metadata(pod).get("creationTimestamp")
+        if not created:
+            return 0.0
+        return (parse_time(self._now()) - parse_time(created)).total_seconds()
 
     async def _write(self, pod: Object, changed: Object) -> bool:
         """Writes the pod as decided; False if it changed meanwhile, which queues it again."""
@@ -291,41 +366,11 @@ class Placer:
             message = f"policy {decision.policy}: {decision.summary or 'no tier has a candidate'}"
             self.events.warn(pod, WAITING, message)
 
-    # -- volumes ---------------------------------------------------------------------------
 
-    async def _blocked_by_volumes(self, pod: Object) -> dict[str, str]:
-        """The candidates that cannot mount the pod's bound volumes."""
-        names = set(persistent_volume_claims.claim_names(pod).values())
-        if not names:
-            return {}
-        storage = await self._read_storage(namespace_of(pod), names)
-
-        def failure(node: Object) -> str:
-            failures = persistent_volume_claims.volume_binding_failures(pod, node, storage)
-            return next((it.message for it in failures), "")
-
-        found = {name_of(it): failure(it) for it in self.state.virtual_nodes()}
-        at_home = [failure(it) for it in self.state.home_nodes()]
-        if at_home and all(at_home):
-            found[HOME] = at_home[0]
-        return {candidate: text for candidate, text in found.items() if text}
-
-    async def _read_storage(self, namespace: str, names: set[str]) -> PodStorage:
-        claims: dict[str, Object | None] = {}
-        volumes: dict[str, Object | None] = {}
-        try:
-            for name in names:
-                found = await self._home.find(PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace)
-                claims[name] = found
-                if volume := _volume_name(found):
-                    volumes[volume] = await self._home.find(PERSISTENT_VOLUMES, volume)
-        except Forbidden as error:
-            log.debug("home: volumes do not count: %s", error)
-            return PodStorage()
-        # Unbound ones do not limit the choice: they are provisioned where the pod goes.
-        bound = {name: it for name, it in claims.items() if _volume_name(it)}
-        return PodStorage(claims=bound, volumes=volumes)
-
-
-def _volume_name(claim: Object | None) -> str:
-    return str(((claim or {}).get("spec") or {}).get("volumeName") or "")
+def _counted_by(pod: Object | None) -> object:
+    """The fields that decide whether and where a policy counts the pod."""
+    if pod is None:
+        return None
+    annotation = (metadata(pod).get("annotations") or {}).get(ANNOTATION_PLACEMENT)
+    phase = (pod.get("status") or {}).get("phase")
+    return annotation, placed_pod.has_gate(pod), phase in ("Succeeded", "Failed")

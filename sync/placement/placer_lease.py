@@ -41,6 +41,8 @@ class PlacerLease:
         self._identity = identity
         self._version = ""
         self.is_held = False
+        self.last_contact: float | None = None
+        """When the Lease was last read or written (the loop's time); None: not yet."""
 
     async def acquire(self) -> None:
         """Waits until this candidate holds the Lease."""
@@ -50,6 +52,7 @@ class PlacerLease:
             try:
                 with urgent():
                     lease = await self._home.find(LEASES, NAME, namespace=NAMESPACE)
+                    self.last_contact = now
                     if lease is not None and version_of(lease) != seen:
                         seen, since = version_of(lease), now
                     spec = (lease or {}).get("spec") or {}
@@ -74,7 +77,7 @@ class PlacerLease:
             try:
                 with urgent():
                     self._version = await self._patch({"renewTime": _now()})
-                renewed = started
+                renewed = self.last_contact = started
             except (Conflict, NotFound):
                 await self._look()
             except KubeError as error:
@@ -92,6 +95,7 @@ class PlacerLease:
     async def _look(self) -> None:
         """After a conflict: goes on if the Lease is still this candidate's."""
         lease = await self._home.find(LEASES, NAME, namespace=NAMESPACE)
+        self.last_contact = asyncio.get_running_loop().time()
         if lease is None or (lease.get("spec") or {}).get("holderIdentity") == self._identity:
             self._version = await self._take(lease)
             return

@@ -12,6 +12,7 @@ nothing would replace them.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
@@ -33,7 +34,8 @@ NODE_LOST = "PlacedNodeLost"
 
 
 class UnboundPods:
-    """The task that evicts. ``pods`` returns the pods of the cache."""
+    """The task that evicts. ``pods`` returns the pods of the cache; ``evicted`` counts
+    (`PlacementCounters`)."""
 
     def __init__(
         self,
@@ -42,11 +44,13 @@ class UnboundPods:
         *,
         pods: Callable[[], Iterable[Object]],
         events: EventRecorder,
+        evicted: Counter[tuple[str, str]],
     ) -> None:
         self._home = home
         self._state = state
         self._pods = pods
         self._events = events
+        self._evicted = evicted
         # By UID, since when a pod waits for a lost node (the loop's time).
         self._since: dict[str, float] = {}
 
@@ -69,7 +73,10 @@ class UnboundPods:
     async def _evict(self, pod: Object) -> None:
         record = placed_pod.read_record(pod)
         reason = f"its virtual node {record[1] if record else ''} was lost before it was bound"
-        if await evict(self._home, pod, reason):
+        evicted = await evict(self._home, pod, reason)
+        if evicted is not None:
+            self._evicted["node-lost", "done" if evicted else "blocked"] += 1
+        if evicted:
             self._events.warn(pod, NODE_LOST, f"evicted, because {reason}")
 
 

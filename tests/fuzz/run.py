@@ -217,6 +217,7 @@ def _listeners(started: dict[str, Any]) -> list[Listener]:
         Listener(
             "dashboard-server", ports["dashboard-server"], True, True, guarded, b"/api/v1/fleet"
         ),
+        Listener("placer", ports["placer"], True, True, (b"/metrics", b"/livez"), b"/metrics"),
     ]
 
 

@@ -31,6 +31,8 @@ from bridge.kubelet.server import KubeletServer
 from bridge.net import accepted_connections
 from bridge.net.listening_socket import listening_socket
 from bridge.offload.webhook_server import AdmissionServer
+from bridge.placement.monitoring_server import MonitoringServer
+from bridge.placement.placer_report import PlacerReport
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.kubelet.fake_api_servers import FakePodDirectory, access_for
@@ -132,6 +134,9 @@ async def _serve(home: str, reviews: str, remote: str, folder: Path) -> None:
         page = InClusterServer(client, watch, access, pair)
         ports["dashboard-server"] = await page.start(listening_socket("127.0.0.1", 0))
         stack.push_async_callback(page.stop)
+        placer = MonitoringServer(PlacerReport(reviewing), pair)
+        ports["placer"] = await placer.start(listening_socket("127.0.0.1", 0))
+        stack.push_async_callback(placer.stop)
         url = await stack.enter_async_context(
             loopback_server(client, "virtual", ref=KubeconfigRef())
         )

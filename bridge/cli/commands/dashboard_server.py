@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bridge.base.join_settings import SettingsError, check_name
-from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, LogFormatOption
+from bridge.cli.options.common_options import (
+    HomeContext,
+    HomeKubeconfig,
+    LogFormatOption,
+    TlsCertFile,
+    TlsPrivateKeyFile,
+    tls_files,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
@@ -25,18 +31,8 @@ def run_dashboard(
     port: Annotated[
         int, typer.Option(help="Port for HTTPS; 0 is any free port.", min=0, max=65535)
     ] = 8443,
-    tls_cert_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Serving certificate with its chain (PEM), read again when it changes. Default: "
-            "self-signed.",
-            show_default=False,
-        ),
-    ] = None,
-    tls_private_key_file: Annotated[
-        Path | None,
-        typer.Option(help="Private key of --tls-cert-file (PEM).", show_default=False),
-    ] = None,
+    tls_cert_file: TlsCertFile = None,
+    tls_private_key_file: TlsPrivateKeyFile = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     log_format: LogFormatOption = "console",
@@ -53,11 +49,10 @@ def run_dashboard(
     namespace, slash, name = service.partition("/")
     if not (namespace and slash and name) or "/" in name:
         raise fail(f'--service: "{service}" is not a Service; use NAMESPACE/NAME', code=2)
-    if (tls_cert_file is None) != (tls_private_key_file is None):
-        raise fail("--tls-cert-file and --tls-private-key-file require each other", code=2)
-    files = (
-        (tls_cert_file, tls_private_key_file) if tls_cert_file and tls_private_key_file else None
-    )
+    try:
+        files = tls_files(tls_cert_file, tls_private_key_file)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = InClusterSettings(home, namespace, name, port, files)
     configure_reports(LogSettings(log_format=log_format))

@@ -16,7 +16,14 @@ from bridge.base.command_output import (
     print_result,
 )
 from bridge.base.join_settings import SettingsError
-from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, LogFormatOption
+from bridge.cli.options.common_options import (
+    HomeContext,
+    HomeKubeconfig,
+    LogFormatOption,
+    TlsCertFile,
+    TlsPrivateKeyFile,
+    tls_files,
+)
 from bridge.kueue.check_process import KueueChoice
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
@@ -38,6 +45,25 @@ def run_placement(
             "installed."
         ),
     ] = "auto",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for HTTPS with /livez, /readyz and /metrics; 0 is any free port. /metrics "
+            "needs a bearer token of home that may get this path. Default: no port.",
+            min=0,
+            max=65535,
+            show_default=False,
+        ),
+    ] = None,
+    address: Annotated[
+        str,
+        typer.Option(
+            help="IP address for --port. Default: all addresses.",
+            show_default=False,
+        ),
+    ] = "",
+    tls_cert_file: TlsCertFile = None,
+    tls_private_key_file: TlsPrivateKeyFile = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     log_format: LogFormatOption = "console",
@@ -48,13 +74,21 @@ def run_placement(
     Lease placement in namespace cluster-bridge; the others stand by.
     """
     from bridge.cli.reexec_to_free_memory import LogSettings, configure_reports
-    from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, fail, report_line, run
+    from bridge.placement.monitoring_server import MonitoringSettings
     from bridge.placement.process import run_placer
 
+    try:
+        files = tls_files(tls_cert_file, tls_private_key_file)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    if port is None and (address or files):
+        raise fail("--address and --tls-cert-file require --port", code=2)
+    monitoring = None if port is None else MonitoringSettings(port, address, files)
     home = KubeconfigRef(home_kubeconfig, home_context)
     configure_reports(LogSettings(log_format=log_format))
     run(
-        lambda stop: run_placer(home, kueue, notify=report_line, stop=stop),
+        lambda stop: run_placer(home, kueue, monitoring=monitoring, notify=report_line, stop=stop),
         exit_within=STOP_SECONDS,
     )
 

@@ -11,10 +11,8 @@ from aiohttp.test_utils import make_mocked_request
 from bridge.dashboard import viewer_access
 from bridge.dashboard.viewer_access import (
     COOKIE,
-    LIFETIME,
     MAX_OWN_SESSIONS,
     MAX_SESSIONS,
-    MAX_TOKEN,
     SESSION_SECONDS,
     Viewer,
     ViewerAccess,
@@ -22,6 +20,7 @@ from bridge.dashboard.viewer_access import (
 )
 from bridge.kubelet.authn import User
 from bridge.kubelet.error_responses import HttpError
+from bridge.kubelet.token_access import LIFETIME, MAX_TOKEN
 from sync.kube.api_resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi, Fault, client_config_for

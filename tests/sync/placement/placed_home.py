@@ -45,15 +45,21 @@ class Home:
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
+        self.placer: Placer
         self.now = utc_now()
         api.api.clock = lambda: self.now
-        api.store.registry.add(Kind(PLACEMENT_POLICIES))
+        api.store.registry.add(Kind(PLACEMENT_POLICIES, generation=True, builtin=False))
         api.put(NAMESPACES.manifest({"name": published_room.NAMESPACE}))
 
     def policy(self, **spec: Any) -> None:
         """The policy of namespace ``default``."""
         spec = {"namespaces": ["default"], "tiers": TIERS, **spec}
         self.api.put(PLACEMENT_POLICIES.manifest({"name": "p"}, spec=spec))
+
+    def conditions(self, name: str = "p") -> dict[str, tuple[str, str]]:
+        """Status and reason of the policy's conditions."""
+        status = self.api.get(PLACEMENT_POLICIES, name).get("status") or {}
+        return {it["type"]: (it["status"], it["reason"]) for it in status.get("conditions") or ()}
 
     def node(
         self,
@@ -183,7 +189,7 @@ async def running_placer(api: FakeApi) -> AsyncIterator[Home]:
     """A home with a running placer."""
     home = Home(api)
     async with KubeClient(client_config_for(api, "home")) as client:
-        placer = Placer(client, now=lambda: home.now, identity="placer")
+        placer = home.placer = Placer(client, now=lambda: home.now, identity="placer")
 
         async def run() -> None:
             async with asyncio.TaskGroup() as group:
