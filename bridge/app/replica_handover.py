@@ -129,7 +129,7 @@ async def _register(term: ReplicaTerm, *, retry: bool) -> None:
     TermOutdated.
 
     Without ``retry`` (no other replica has served the node, so a user waits for the result), it
-    raises KubeError instead of trying again.
+    raises KubeError instead of trying again, unless an outage of home has interrupted it.
     """
     node = term.node
     while True:
@@ -138,7 +138,9 @@ async def _register(term: ReplicaTerm, *, retry: bool) -> None:
             await term.remove_stale_objects()
             await node.register()
         except KubeError as error:
-            if not retry and not isinstance(error, NotLeaderError):
+            # A failure after the fence has closed is the same outage, and no reason to end.
+            retry = retry or isinstance(error, NotLeaderError)
+            if not retry:
                 raise
             fields = key_fields("Node", node.name, error)
             changes.warning("node %s: cannot register it yet: %s", node.name, error, extra=fields)

@@ -131,6 +131,19 @@ async def test_failed_standby_does_not_disturb_the_others(two: Clusters) -> None
         assert holder(two) == before
 
 
+async def test_outage_of_home_during_the_registration_does_not_end_the_join(
+    two: Clusters, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted = two.home.faults.add(Fault("POST", "*/kube-node-lease/leases", delay=60))
+    run = start_join(two.settings)
+    await two.home.until(lambda: interrupted.hits)
+    outage = two.home.faults.add(Fault(times=None, code=503))
+    await two.home.until(lambda: run.task.done() or caplog.text.count("cannot register it") > 2)
+    two.home.faults.lift(outage)
+    await run.wait_for_report("is registered")
+    await run.end()
+
+
 # -- taking over -------------------------------------------------------------------------
 
 
