@@ -2,7 +2,8 @@
 
 - The record is renewed every `RENEW_SECONDS`, and written within `TICK_SECONDS` of a change.
 - Without home, this replica keeps what it knew (`Membership.members`); the others count it as gone
-  after `LEASE_SECONDS`. When home is back, the others have that time again.
+  after `LEASE_SECONDS`. When home is back, the others have that time again, and what this replica
+  failed to do meanwhile may have been home's fault (``on_return``).
 - Where the credential has no permission for the Lease, this replica has no others: it serves or
   stands by for every remote, as without shards.
 - `withdraw` removes the record, so that the others take over while this replica still stops.
@@ -60,6 +61,7 @@ class Membership:
         *,
         notify: Callable[[str], None],
         on_change: Callable[[], None],
+        on_return: Callable[[], None],
         clock: Callable[[], float] = clock,
     ) -> None:
         self._home = home
@@ -67,12 +69,14 @@ class Membership:
         self._describe = describe
         self._notify = notify
         self._on_change = on_change
+        self._on_return = on_return
         self._clock = clock
         self._others = Observer(own)
         # The record as it was last written, without its renewal.
         self._written: Member | None = None
         self._renewal = 0
-        self._renewed_at = -math.inf
+        # When the last successful renewal was started, and when its response arrived.
+        self._renewed_at = self._heard_at = -math.inf
         self._began = clock()
         self._settles_at = math.inf
         self._known: Mapping[str, Member] = {}
@@ -90,7 +94,9 @@ class Membership:
     def members(self) -> Mapping[str, Member]:
         """The live replicas by id, this one included; without home those last known."""
         now = self._clock()
-        if now - self._renewed_at <= membership_record.RENEW_DEADLINE:
+        # While home does not answer, no renewal of the others arrives, and they are not gone.
+        is_current = now - self._heard_at <= membership_record.RENEW_SECONDS
+        if is_current and not self._is_forbidden:
             self._known = self._others.live(now=now)
         return {**self._known, self._own: self._describe()}
 
@@ -161,8 +167,10 @@ class Membership:
             lease = await self._create(client, {self._own: text})
         if now - self._renewed_at > membership_record.RENEW_DEADLINE:
             self._others.forgive(now=self._clock())
-        self._is_forbidden, self._written, self._renewed_at = False, member, now
-        self._others.observe(lease, now=self._clock())
+            self._on_return()
+        self._is_forbidden, self._written = False, member
+        self._renewed_at, self._heard_at = now, self._clock()
+        self._others.observe(lease, now=self._heard_at)
         if self._settles_at == math.inf:
             has_others = self._others.is_aware
             self._settles_at = self._clock() + (SETTLE_SECONDS if has_others else 0)

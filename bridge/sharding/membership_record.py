@@ -25,8 +25,8 @@ from translators.ownership_labels import DOMAIN
 NAME = SHARDS_LEASE
 #: Begins the annotation of a replica; its id follows.
 PREFIX = f"shard.{DOMAIN}/"
-#: Seconds until a replica counts as gone whose record does not change; until a replica that cannot
-#: renew its own keeps its present share; and between renewals.
+#: Seconds until a replica counts as gone whose record does not change; until one that cannot renew
+#: its own has been away; and between renewals, after which such a one keeps what it knows.
 LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS = 4.0, 3.0, 1.3
 #: The most replicas and characters of a record that are read: all annotations of an object together
 #: have 256 KiB.

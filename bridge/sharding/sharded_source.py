@@ -19,13 +19,12 @@ from bridge.fleet.fleet_report import FleetReport, Standing
 from bridge.sharding import membership
 from bridge.sharding.membership import Membership
 from bridge.sharding.membership_record import Member
+from bridge.sharding.recent_failures import RecentFailures
 from bridge.sharding.shard_plan import Share, plan_share
 from sync.base.background_task import background_task
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.leader_write_fence import clock
 
-#: Seconds for which a replica that failed to serve a remote leaves it to others.
-UNABLE_SECONDS = 300.0
 #: Seconds after which the takeover of a remote no longer delays the next ones.
 STALLED_SECONDS = 30.0
 
@@ -64,7 +63,7 @@ class ShardedSource:
         self._own = hashlib.sha256(candidate.identity.encode()).hexdigest()[:16]
         self._display_name = candidate.display_name
         self._homes: dict[KubeconfigRef, _Home] = {}
-        self._unable_until: dict[str, float] = {}
+        self._failures = RecentFailures()
         self._desired: DesiredState | None = None
         self._emitted: DesiredState | None = None
         self._changed = asyncio.Event()
@@ -152,6 +151,7 @@ class ShardedSource:
             lambda: self._describe(home),
             notify=self._notify,
             on_change=self._changed.set,
+            on_return=lambda: self._forget_failures(home),
         )
         return _Home(followed, group.create_task(followed.run(), name="shards"))
 
@@ -161,14 +161,11 @@ class ShardedSource:
 
     def _standing(self, key: str) -> Standing:
         """The standing of this replica for a remote; it remembers a failure for a while."""
-        now, standing = clock(), self._report.standing(key)
-        if standing in ("unable", "lost"):
-            self._unable_until[key] = now + UNABLE_SECONDS
-        elif standing in ("ready", "serving", "left"):
-            self._unable_until.pop(key, None)
-        elif now < self._unable_until.get(key, now):
-            return "unable"
-        return standing
+        return self._failures.standing(key, self._report.standing(key), now=clock())
+
+    def _forget_failures(self, home: KubeconfigRef) -> None:
+        if home in self._homes:
+            self._failures.forget(self._homes[home].keys)
 
     def _emit(self) -> None:
         """Passes on what this replica should run, if that has changed."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from bridge.election import election_lease
 from bridge.fleet import supervisor
 from bridge.fleet.desired_state import FixedSource
 from bridge.node.lease_namespace import NAMESPACE
-from bridge.sharding import membership, membership_record
+from bridge.rbac import permissions
+from bridge.sharding import membership, membership_record, recent_failures
 from sync.kube.api_resources import LEASES, NODES
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.runtime.log_fields import NODE
@@ -42,6 +43,8 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "TICK_SECONDS", 0.1)
     monkeypatch.setattr(membership, "REQUEST_SECONDS", 1.0)
     monkeypatch.setattr(membership, "SETTLE_SECONDS", 1.6)
+    monkeypatch.setattr(recent_failures, "FIRST_SECONDS", 2.0)
+    monkeypatch.setattr(recent_failures, "MAX_SECONDS", 8.0)
     monkeypatch.setattr(supervisor, "RETRY_FIRST", 0.5)
     monkeypatch.setattr(supervisor, "RETRY_CAP", 2.0)
 
@@ -135,6 +138,15 @@ class Fleet:
                 await asyncio.sleep(0.1)
 
 
+@contextmanager
+def failing_for_long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Joins without home fail soon while the block runs, and time alone does not heal that."""
+    with monkeypatch.context() as changed:
+        changed.setattr(permissions, "REQUEST_SECONDS", 1.0)
+        changed.setattr(recent_failures, "FIRST_SECONDS", 10 * LONG)
+        yield
+
+
 @pytest.fixture
 async def fleet(two: Clusters, tmp_path: Path) -> AsyncIterator[Fleet]:
     """Six remotes."""
@@ -181,6 +193,55 @@ async def test_replica_that_home_does_not_hear_from_loses_its_remotes_and_gets_t
     before = fleet.served_by(second)
     second.proxy.cut()
     await fleet.until_divided(first)
+    second.proxy.heal()
+    await fleet.until_divided(first, second)
+    assert fleet.served_by(second) == before
+
+
+async def test_remote_whose_join_fails_once_comes_back(fleet: Fleet) -> None:
+    reviews = "*/selfsubjectaccessreviews"
+    failure = fleet.two.home.faults.add(Fault("POST", reviews, code=500))
+    first, second = await asyncio.gather(fleet.start("a"), fleet.start("b"))
+    await fleet.until_divided(first, second)
+    assert failure.hits
+
+
+async def test_remote_whose_join_an_outage_of_home_ended_comes_back_with_home(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await fleet.start("a")
+    await fleet.until_divided(first)
+    second = await fleet.start("b")
+    await fleet.two.home.until(
+        lambda: any(": remote: " in it for it in second.messages), timeout=LONG
+    )
+    second.proxy.cut()
+    with failing_for_long(monkeypatch):
+        await fleet.two.home.until(lambda: "no answer" in caplog.text, timeout=LONG)
+        await asyncio.sleep(membership_record.RENEW_DEADLINE + 1)
+    second.proxy.heal()
+    await fleet.until_divided(first, second)
+
+
+async def test_replica_cut_off_while_it_registers_a_node_gets_that_back(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = LEASES.path(namespace="kube-node-lease")
+    fleet.two.home.faults.add(Fault("POST", path, delay=LONG))
+    first, second = await asyncio.gather(fleet.start("a"), fleet.start("b"))
+    await fleet.until_divided(first, second)
+    interrupted = fleet.two.home.requests("POST", path)[0].body["metadata"]["name"]
+    if interrupted in fleet.served_by(first):
+        first, second = second, first
+    before = fleet.served_by(second)
+    second.proxy.cut()
+    with failing_for_long(monkeypatch):
+        await fleet.until_divided(first)
+        # Aborted when the lease is not renewed in time; the next attempt finds home silent.
+        await fleet.two.home.until(
+            lambda: caplog.text.count("cannot register it yet") > 1 or "no answer" in caplog.text,
+            timeout=LONG,
+        )
     second.proxy.heal()
     await fleet.until_divided(first, second)
     assert fleet.served_by(second) == before
