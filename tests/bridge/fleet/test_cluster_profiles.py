@@ -129,7 +129,7 @@ async def test_profiles_join_change_and_leave_without_touching_others(fleet: Fle
         fleet.home.delete(CLUSTER_PROFILES, "lima", NAMESPACE)
         await fleet.until(lambda: fleet.find("lima") is None)
         assert [it.settings.name for it in fleet.left] == ["lima"]
-        assert not (fleet.directory / "lima").exists()
+        await fleet.until(lambda: not (fleet.directory / "lima").exists())
         assert fleet.events.count("+osaka") == 1
         assert "osaka" in fleet.served
 
