@@ -14,7 +14,7 @@ WAIT_BOUNDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 8
 #: The most label values of one counter with names of objects; the rest is counted together.
 MAX_NAMED = 500
 #: Pods whose binding is timed at once; of more, the oldest are not.
-_MAX_TIMED = 10_000
+MAX_TIMED = 10_000
 
 K = TypeVar("K", bound=Hashable)
 
@@ -59,7 +59,7 @@ class PlacementCounters:
         self.placed.add((policy, candidate))
         self.wait.observe(max(0.0, waited))
         self._placed_at[uid] = at
-        if len(self._placed_at) > _MAX_TIMED:
+        if len(self._placed_at) > MAX_TIMED:
             del self._placed_at[next(iter(self._placed_at))]
 
     def pod_changed(self, uid: str, *, is_bound: bool, is_gone: bool, at: float) -> None:

@@ -135,7 +135,7 @@ def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_timed_pods_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_counters, "_MAX_TIMED", 1)
+    monkeypatch.setattr(placement_counters, "MAX_TIMED", 1)
     counters = PlacementCounters()
     for uid in "ab":
         counters.pod_placed(uid, "p", HOME, waited=-1.0, at=0.0)
