@@ -12,6 +12,7 @@ from collections.abc import Collection
 from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify
+from bridge.election.election_lease import ElectionRecord
 from bridge.election.serving_bridge_lookup import read_election
 from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.remote_claim import claim_record
@@ -34,10 +35,11 @@ async def inspect_claim(
     Without the election's Lease home has no record: then only a claim with a holder is not this
     home's. Raises KubeError.
     """
+    before = _record(await read_election(home, identity.node))
+    found = await find_claims(remote, identity, places, before)
+    # A record that was read before the claim may be behind it: the bridge renews both meanwhile.
     election = await read_election(home, identity.node)
-    records = election.records if election is not None else {}
-    record = claim_record.parse_record(records.get(claim_record.ANNOTATION_RECORD))
-    found = await find_claims(remote, identity, places, record)
+    record = _record(election)
     latest: Claim | None = None
     for claim in sorted(found.claims, key=lambda it: it.sequence):
         latest = claim
@@ -48,6 +50,12 @@ async def inspect_claim(
     if found.hidden:
         return None, f"{found.hidden[0].namespace} may not be read"
     return latest, ""
+
+
+def _record(election: ElectionRecord | None) -> HomeRecord:
+    """Home's record of the claim."""
+    records = election.records if election is not None else {}
+    return claim_record.parse_record(records.get(claim_record.ANNOTATION_RECORD))
 
 
 async def require_own_claim(
