@@ -8,7 +8,6 @@ import typer
 
 from bridge.base.join_settings import NetworkChoice, SettingsError, StorageChoice, check_name
 from bridge.cli.options.common_options import ObjectsNamespace
-from bridge.rbac.rbac_manifests import HomePermissions
 
 
 def render_fleet(
@@ -77,7 +76,7 @@ def render_fleet(
         FleetInstallation,
         fleet_objects,
     )
-    from bridge.rbac.rbac_manifests import check_namespace
+    from bridge.rbac.rbac_manifests import HomePermissions, check_namespace
 
     if bind and all_namespaces:
         raise fail("--bind and --all-namespaces exclude each other", code=2)

@@ -15,8 +15,6 @@ from bridge.cli.options.common_options import ApproveRequests
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import PASSED, Option, given, with_options
-from bridge.clusters.connection import connect
-from bridge.rbac.rbac_manifests import HomePermissions
 
 if TYPE_CHECKING:
     from bridge.install.flattened_kubeconfig import FlattenedKubeconfig
@@ -123,6 +121,7 @@ def apply_request(
     """
     from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
     from bridge.cli.terminal_question import terminal_consent
+    from bridge.clusters.connection import connect
     from bridge.install import installer
 
     installation, kubeconfig = _installation(wanted, stored_kubeconfig)
@@ -168,7 +167,7 @@ def _installation(
     from bridge.install import flattened_kubeconfig
     from bridge.install.flattened_kubeconfig import FlattenedKubeconfig
     from bridge.install.installation import Installation
-    from bridge.rbac.rbac_manifests import check_namespace
+    from bridge.rbac.rbac_manifests import HomePermissions, check_namespace
     from sync.kube.api_errors import ClientConfigError
     from translators.derived_names import dns_label
 

@@ -24,7 +24,6 @@ from bridge.cli.options.common_options import (
     TlsPrivateKeyFile,
     tls_files,
 )
-from bridge.kueue.check_process import KueueChoice
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
@@ -38,7 +37,7 @@ Admission = Literal["v1", "v1beta1", "none"]
 def run_placement(
     *,
     kueue: Annotated[
-        KueueChoice,
+        Literal["auto", "on", "off"],
         typer.Option(
             help="Also decide Kueue's admission check cluster-bridge.io/fits: workloads are "
             "admitted to one remote that can hold all of their pods. auto: while Kueue is "

@@ -12,7 +12,6 @@ from bridge.cli.options.common_options import ApproveRequests, check_context, no
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN, PROCESS
 from bridge.cli.options.option_declaration import Option, given, with_options
-from bridge.clusters.connection import as_preflight_errors, connect
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 if TYPE_CHECKING:
@@ -78,6 +77,7 @@ def upgrade(
 
 async def read_installation(home: KubeconfigRef, node: str) -> InstalledOptions:
     """Reads the options of the node's installation from home. Raises PreflightError."""
+    from bridge.clusters.connection import as_preflight_errors, connect
     from bridge.install.installed_options import find_installed_options
 
     async with connect(home, side="home", notify=lambda _: None) as client:
