@@ -85,13 +85,20 @@ rm -f /tmp/part.$$"""
 #: Programs that compute digests. Either can be the faster one: some processors have instructions
 #: for SHA-256, which not every program uses; without them SHA-512 is faster.
 DIGESTS = ("sha256sum", "sha512sum")
-#: Writes the one of `DIGESTS` that is the fastest here, by a read of 16 MiB.
-FASTEST_DIGEST = f"""best={DIGESTS[0]} least=
+#: Bytes that each of `DIGESTS` reads to be measured: enough for several ticks of the clock of CPU
+#: time, also with the processor's instructions.
+_PROBE = 32 * 1024 * 1024
+#: Writes the one of `DIGESTS` that takes the least CPU time here: the time until its end would
+#: depend on the load of the node. Fields 16 and 17 of /proc/self/stat are the CPU time of children,
+#: in ticks (proc_pid_stat(5)). The input is dd's, since busybox's head copies byte by byte, which
+#: takes more time than the digest.
+FASTEST_DIGEST = f"""spent() {{
+  read -r _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ user system _ </proc/self/stat && echo $((user + system))
+}}
+best={DIGESTS[0]} least=
 for it in {" ".join(DIGESTS)}; do
-  read -r began _ </proc/uptime
-  head -c 16777216 /dev/zero | $it >/dev/null 2>&1 || continue
-  read -r ended _ </proc/uptime
-  took=$((${{ended%.*}}${{ended#*.}} - ${{began%.*}}${{began#*.}}))
+  took=$(dd if=/dev/zero bs={_BLOCK} count={_PROBE // _BLOCK} 2>/dev/null | $it >/dev/null 2>&1 &&
+    spent) || continue
   if [ -z "$least" ] || [ $took -lt $least ]; then best=$it least=$took; fi
 done
 echo $best"""

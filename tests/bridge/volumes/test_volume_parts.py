@@ -89,6 +89,39 @@ def test_input_without_frames_replaces_the_volume(tmp_path: Path) -> None:
     assert sorted(it.name for it in target.iterdir()) == ["file", "lost+found"]
 
 
+#: Programs in place of `DIGESTS`: one computes for some tenths of a second, one waits for longer.
+_COMPUTES = "cat >/dev/null; i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"
+_WAITS = "cat >/dev/null; sleep 2"
+
+
+@pytest.mark.parametrize(
+    ("sha256sum", "sha512sum", "chosen"),
+    [
+        (_COMPUTES, _WAITS, "sha512sum"),
+        (_WAITS, _COMPUTES, "sha256sum"),
+        ("exit 1", _COMPUTES, "sha512sum"),
+        (_COMPUTES, "exit 1", "sha256sum"),
+        ("exit 1", "exit 1", "sha256sum"),
+    ],
+)
+def test_digest_with_the_least_cpu_time_is_chosen(
+    tmp_path: Path, sha256sum: str, sha512sum: str, chosen: str
+) -> None:
+    """However long a loaded node takes."""
+    for name, script in (("sha256sum", sha256sum), ("sha512sum", sha512sum)):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", f"(\n{volume_scripts.FASTEST_DIGEST}\n)"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == (f"{chosen}\n", "")
+
+
 def test_order_and_cuts_of_lines_do_not_matter() -> None:
     shuffled = LINES.copy()
     random.Random(1).shuffle(shuffled)
