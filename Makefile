@@ -15,10 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
 	@echo 'make demo-down  removes what the demo made'
-	@echo 'make test       all tests, on two real clusters too'
+	@echo 'make test       the tests of test-fast, and the main tests on two real clusters'
 	@echo 'make test-fast  the tests that need no cluster, and the linters'
 	@echo 'make test-long  100,000 hostile requests, and the end-to-end tests that make test leaves out: 2,000 pods,'
-	@echo '                benchmarks in short, faults, the Helm chart, Kueue, a lost remote, many takeovers'
+	@echo '                benchmarks in short, the Helm chart, Kueue, many takeovers, variants, rare faults'
 	@echo 'make test-kind  the end-to-end tests on clusters of kind; starts a Docker engine where none runs'
 	@echo 'make soak       5 minutes of everything at once on two real clusters, then an audit'
 	@echo 'make faults     30 minutes of faults, with an audit after each; ARGS for options'
@@ -54,7 +54,7 @@ test-fast: lint
 # Three sets of clusters side by side, with which tests use two processors fully: with four, they
 # wait for each other until their timeouts. A run that is too long ends with its failures.
 test-e2e: $(READY)
-	$(BIN)/pytest -n 3 --session-timeout 4400 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
+	$(BIN)/pytest -n 3 --session-timeout 3600 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
 	  --junitxml .results/native.xml e2e
 
 # On kind. `python -m e2e.junit_comparison native=.results/native.xml kind=.results/kind.xml` compares.
@@ -65,7 +65,8 @@ test-kind: $(READY)
 	  $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
 	  --junitxml .results/kind.xml $(KIND_TESTS) $(ARGS)
 
-# What measures, what takes the whole machine, and what needs programs that take minutes to build.
+# What measures, what takes the whole machine, what needs programs that take minutes to build, and
+# variants and rare faults whose main case is a test of `make test`.
 test-long: $(READY)
 	$(BIN)/python -m tests.fuzz
 	$(BIN)/pytest -m long e2e

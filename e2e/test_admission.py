@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from e2e.bench.pods.audit_log import Requests
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, is_ready, uids, wait_for
@@ -37,6 +39,7 @@ def _first_pod(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
 
 
+@pytest.mark.long
 def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) -> None:
     """Neither for another QoS class, nor after a restart; home's own resize is applied."""
     log = bridged.remote.audit_log

@@ -33,6 +33,7 @@ LARGE = {
 }
 
 
+@pytest.mark.long
 def test_requests_of_unmanaged_pods_are_not_offered(bridged: Bridged) -> None:
     """Less with an unmanaged pod, the same as before without it; nothing is written in between."""
     before = _allocatable(bridged)
@@ -64,6 +65,7 @@ def test_scheduler_places_no_pod_on_a_full_remote(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
 
 
+@pytest.mark.long
 def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
     """A taint or cordon removes it from the sum; a PreferNoSchedule taint does not."""
     before, [name] = _allocatable(bridged), uids(get(bridged.remote, "nodes"))
@@ -188,6 +190,7 @@ def pools(remote: Cluster, node_name: str) -> Iterator[str]:
 
 
 @pytest.mark.join("--node-selector", "pool=a")
+@pytest.mark.long
 def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     pools: str, bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:

@@ -215,6 +215,7 @@ spec:
 """
 
 
+@pytest.mark.long
 def test_check_reports_a_node_that_becomes_unhealthy(bridged: Bridged, tmp_path: Path) -> None:
     """Finds a healthy node, a quota, a name collision, a rejected pod, disconnected pod networks,
     an unreachable kubelet API and a stopped bridge, and writes a report without secrets."""

@@ -238,6 +238,7 @@ def _kubeconfig(cluster: Cluster, account: str, path: Path) -> None:
     path.write_text(yaml.safe_dump(config))
 
 
+@pytest.mark.long
 def test_lost_credential_of_home(bridged: Bridged, tmp_path: Path) -> None:
     """Home considers the node lost; the bridge uses the new credential in the file."""
     home, account, path = bridged.home, bridged.node, tmp_path / "home.yaml"
@@ -292,6 +293,7 @@ def slow(cluster: Cluster, *, asleep: float, awake: float) -> Iterator[None]:
         dozing.join()
 
 
+@pytest.mark.long
 def test_slow_remote(bridged: Bridged) -> None:
     """Requests take longer; no pod is considered lost, and nothing is repeated."""
     steady = Steady(bridged)
@@ -316,7 +318,7 @@ def test_slow_remote(bridged: Bridged) -> None:
 @pytest.mark.parametrize(
     "away",
     [
-        "neither",
+        pytest.param("neither", marks=pytest.mark.long),
         pytest.param("home", marks=pytest.mark.long),
         pytest.param("remote", marks=pytest.mark.long),
         "both",
@@ -348,6 +350,7 @@ def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
 
 
 @pytest.mark.join("--network=relay")
+@pytest.mark.long
 def test_stop_with_a_relay_is_bounded(bridged: Bridged) -> None:
     """Home's Services lead to the bridge; it removes their EndpointSlices before it ends."""
     bridged.apply(web(bridged.node))

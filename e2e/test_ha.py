@@ -83,7 +83,7 @@ def _serves(bridged: Bridged) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["kill -9", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.long)]
+    "how", ["kill -9", *(pytest.param(it, marks=pytest.mark.long) for it in ("SIGTERM", "SIGHUP"))]
 )
 def test_standby_takes_over_and_pods_continue(
     bridged: Bridged, other: StandbyBridge, how: str
@@ -153,6 +153,7 @@ def test_suspended_bridge_writes_nothing_when_it_resumes(
     assert made == {"late": 1, "later": 1}
 
 
+@pytest.mark.long
 def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
@@ -185,6 +186,7 @@ def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
     _serves(bridged)
 
 
+@pytest.mark.long
 def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridge) -> None:
     """It still holds the Lease, and nothing starts again."""
     running = _running(bridged)
@@ -211,6 +213,7 @@ def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridg
     _serves(bridged)
 
 
+@pytest.mark.long
 def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge) -> None:
     """Without --force the error names the leader, and nothing is changed."""
     _running(bridged)
@@ -277,6 +280,7 @@ def test_clusters_agree_after_many_takeovers_under_load(
     assert node["status"]["conditions"]
 
 
+@pytest.mark.long
 def test_bridge_without_the_remote_yields_to_one_that_reaches_it(
     bridged: Bridged, other: StandbyBridge, tmp_path: Path
 ) -> None:

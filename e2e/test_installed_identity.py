@@ -127,6 +127,7 @@ def test_replicas_of_an_installation_are_the_node_with_one_certificate(
     leaves_nothing(it)
 
 
+@pytest.mark.long
 def test_bridge_that_is_its_account_becomes_the_node_by_an_upgrade(installing: Install) -> None:
     it = installing
     done = it.install("--replicas", "1")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, wait_for
 from e2e.workload_manifests import BUSYBOX
@@ -77,6 +79,7 @@ def test_jobs_complete_and_fail_by_their_policies(bridged: Bridged) -> None:
     assert (policy["failed"], _reason(policy)) == (1, "PodFailurePolicy")
 
 
+@pytest.mark.long
 def test_disruption_in_the_remote_can_be_ignored_by_a_job(bridged: Bridged) -> None:
     """`podFailurePolicy` ignores DisruptionTarget: the Job gets another pod and no failure."""
     ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}

@@ -149,9 +149,14 @@ def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
     ("args", "expected"),
     [
         (("--taints", "nonsense"), "--taints"),
-        (("--home-name", "Not Good"), "--home-name"),
-        (("--address", "somewhere"), "--address"),
-        (("--namespace-template", "fixed"), "--namespace-template"),
+        *(
+            pytest.param((option, value), option, marks=pytest.mark.long)
+            for option, value in (
+                ("--home-name", "Not Good"),
+                ("--address", "somewhere"),
+                ("--namespace-template", "fixed"),
+            )
+        ),
     ],
     ids=["taint", "home name", "address", "namespace template"],
 )

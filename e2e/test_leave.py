@@ -258,7 +258,13 @@ spec:
 """
 
 
-@pytest.mark.parametrize("served", [False, True], ids=["bridge has stopped", "bridge serves"])
+@pytest.mark.parametrize(
+    "served",
+    [
+        pytest.param(False, id="bridge has stopped"),
+        pytest.param(True, id="bridge serves", marks=pytest.mark.long),
+    ],
+)
 def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) -> None:
     bridged.wait_until_schedulable()
     bridged.apply(SHIFTED.replace("THE-NODE", bridged.node).replace("BUSYBOX", BUSYBOX))
@@ -294,6 +300,7 @@ def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) ->
     wait_for(lambda: is_clean(bridged), "all has gone")
 
 
+@pytest.mark.long
 def test_leave_with_drain_times_out_at_an_exhausted_budget(bridged: Bridged) -> None:
     bridged.apply(busybox(bridged.node, "only", "sleep 3600"))
     bridged.kubectl("create", "pdb", "only", "--selector=app=only", "--min-available=1")
@@ -310,6 +317,7 @@ def test_leave_with_drain_times_out_at_an_exhausted_budget(bridged: Bridged) -> 
 # -- interruption ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_interrupted_leave_completes_when_repeated(bridged: Bridged) -> None:
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")

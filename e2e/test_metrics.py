@@ -162,6 +162,7 @@ def test_kubectl_top_equals_the_remote_kubelets_metrics(bridged: Bridged, foreig
 
 
 @pytest.mark.usefixtures("metrics_server")
+@pytest.mark.long
 def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
     template = json.loads(pod(bridged.node, "web", containers=[busy("web", BURN_ON_DEMAND)]))
     labels = {"app": "web"}
@@ -203,6 +204,7 @@ def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
     wait_for(lambda: running() == 1, "1 pod is left", seconds=METRICS_SECONDS)
 
 
+@pytest.mark.long
 def test_counters_never_decrease_when_pods_end_or_the_bridge_restarts(bridged: Bridged) -> None:
     run(bridged, "ends", busy())
     run(bridged, "stays", busy())

@@ -18,6 +18,7 @@ def _there(bridged: Bridged) -> str | None:
 
 
 @pytest.mark.join("--namespace-linger=2")
+@pytest.mark.long
 def test_empty_namespace_is_deleted_and_recreated(bridged: Bridged) -> None:
     """Pods created during the deletion wait, and start in a new one."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))

@@ -47,6 +47,7 @@ def _referred(schemas: Json, field: Json) -> Json:
     return found
 
 
+@pytest.mark.long
 def test_pod_with_a_large_spec_runs_as_at_home(bridged: Bridged) -> None:
     """Init container, sidecar, probes, hooks, security, names, DNS and placement."""
     bridged.apply(_rich(bridged.node))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox
@@ -74,6 +76,7 @@ spec:
     wait_for(lambda: not bridged.home_pods(), "the home pod was deleted")
 
 
+@pytest.mark.long
 def test_grace_period_can_be_shortened_or_zero(bridged: Bridged) -> None:
     """Shortened, force-deleted, and deleted before it could start."""
     for name in ("shortened", "forced"):
@@ -183,6 +186,7 @@ def test_deletion_during_a_remote_outage_is_not_lost(bridged: Bridged) -> None:
     wait_for(lambda: not bridged.remote_pods(), "and in the remote")
 
 
+@pytest.mark.long
 def test_statefulset_recreates_its_pod_under_the_same_name(bridged: Bridged) -> None:
     """A new UID at home means a new remote pod."""
     bridged.apply(

@@ -93,8 +93,10 @@ def addresses(bridged: Bridged) -> list[str]:
 
 @pytest.mark.parametrize(
     ("refuse", "reason"),
-    [(webhook_without_backend, "RemoteServerError"), (exhausted_quota, "RemoteForbidden")],
-    ids=["webhook", "quota"],
+    [
+        pytest.param(webhook_without_backend, "RemoteServerError", id="webhook"),
+        pytest.param(exhausted_quota, "RemoteForbidden", id="quota", marks=pytest.mark.long),
+    ],
 )
 def test_pod_that_cannot_be_recreated_leaves_its_services(
     bridged: Bridged, refuse: Callable[[Bridged], AbstractContextManager[str]], reason: str

@@ -184,6 +184,7 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
 
 
 @pytest.mark.join("--network=relay")
+@pytest.mark.long
 def test_unreachable_remote_leaves_the_service_to_homes_pods(bridged: Bridged) -> None:
     bridged.apply(
         service("web")

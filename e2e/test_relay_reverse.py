@@ -181,6 +181,7 @@ def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
         yield made
 
 
+@pytest.mark.long
 def test_successor_fetches_connections_held_by_the_relay_agent(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
@@ -204,6 +205,7 @@ def test_successor_fetches_connections_held_by_the_relay_agent(
     assert len(slices(bridged)) == 2
 
 
+@pytest.mark.long
 def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
     """Its process is suspended, and the remote considers it Ready."""
     bridged.apply(client(bridged) + service("web"))

@@ -75,6 +75,7 @@ def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
+@pytest.mark.long
 def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
     """Its probes respond and report the reason; then it continues normally."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
@@ -110,6 +111,7 @@ def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
 
 
 @pytest.mark.timeout(420)
+@pytest.mark.long
 def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
     """The server accepts connections and does not answer. No watch has had a bookmark, and no pod
     causes requests meanwhile."""

@@ -130,6 +130,7 @@ def _check_commands(storage: ProvisionedStorage, remote_class: str) -> None:
     assert node["volumes"]["pending"] == 0
 
 
+@pytest.mark.long
 def test_pod_bound_by_node_name_and_ephemeral_volume(storage: ProvisionedStorage) -> None:
     """A pod without a scheduler gets its volume; a generic ephemeral volume has one PVC, which is
     deleted with the pod."""
@@ -182,6 +183,7 @@ def test_retained_data_stays_in_remote(storage: ProvisionedStorage) -> None:
         assert claim["status"]["phase"] == "Bound"
 
 
+@pytest.mark.long
 def test_rejected_volume_is_reported_and_schedules_elsewhere(storage: ProvisionedStorage) -> None:
     """A quota of the remote is an Event with the remote's message, and the scheduler is free to
     choose another node."""

@@ -60,6 +60,7 @@ def _require_one_volume_each(storage: ProvisionedStorage) -> None:
     assert len(storage.remote_claims()) == len(storage.volumes()) == len(_NAMES)
 
 
+@pytest.mark.long
 def test_api_servers_are_away_while_claims_are_provisioned(storage: ProvisionedStorage) -> None:
     """The remote's API server and then home's are killed, and away for some seconds each."""
     with _slow_class(storage) as name:

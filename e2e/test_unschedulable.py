@@ -154,6 +154,7 @@ def test_job_ignores_a_pod_that_was_given_up(bridged: Bridged) -> None:
     assert (status["succeeded"], status.get("failed", 0)) == (1, 0)
 
 
+@pytest.mark.long
 def test_pod_scheduled_before_the_timeout_stays(bridged: Bridged) -> None:
     """The timeout ends while it runs."""
     bridged.apply(pod(bridged.node, "late", _META, topologySpreadConstraints=[_SPREAD]))

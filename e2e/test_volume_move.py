@@ -112,6 +112,7 @@ def _killed(storage: ProvisionedStorage, log: Path, until: str, *args: str) -> N
         assert process.poll() is None, log.read_text()
 
 
+@pytest.mark.long
 def test_refusal_interruption_and_cancel(storage: ProvisionedStorage, tmp_path: Path) -> None:
     """A claim in use is refused. A killed command leaves the data, and is run again or undone."""
     bridged = storage.bridged
