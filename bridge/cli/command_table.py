@@ -16,6 +16,7 @@ from bridge.cli.commands.bug_report import bug_report
 from bridge.cli.commands.check import check
 from bridge.cli.commands.config import schema, validate
 from bridge.cli.commands.cordon_and_drain import cordon, drain, uncordon
+from bridge.cli.commands.coredns import coredns
 from bridge.cli.commands.crds import crds
 from bridge.cli.commands.dashboard_server import render_dashboard, run_dashboard
 from bridge.cli.commands.events import events
@@ -282,6 +283,13 @@ _add(
     storage_class,
     "bridge storage-class burst | kubectl apply -f -",
     "bridge storage-class archive --remote-class slow --reclaim-policy Retain",
+)
+_add(
+    _ADMINISTER,
+    "coredns",
+    coredns,
+    "bridge coredns burst",
+    "bridge coredns burst --cluster-domain remote.internal",
 )
 _add(_ADMINISTER, "crds", crds, "bridge crds | kubectl apply -f -", "bridge crds > crds.yaml")
 _fleet = _add_group(

@@ -9,7 +9,9 @@ names and answers NXDOMAIN for all others at once: the clusters have no access t
 from __future__ import annotations
 
 import functools
+import os
 import secrets
+import signal
 import socket
 import struct
 from pathlib import Path
@@ -64,6 +66,7 @@ def wait(site: Site) -> None:
 def corefile(site: Site) -> str:
     """CoreDNS's configuration. Responses are valid for one second: tests wait for changes."""
     return f"""\
+import {added_blocks(site)}/*
 {DOMAIN}:{PORT} in-addr.arpa:{PORT} ip6.arpa:{PORT} {{
     bind {site.plan.node.ip}
     errors
@@ -80,6 +83,36 @@ def corefile(site: Site) -> str:
     }}
 }}
 """
+
+
+def added_blocks(site: Site) -> Path:
+    """The folder of further server blocks, which `add_block` writes."""
+    return site.folder / "Corefile.d"
+
+
+def add_block(site: Site, name: str, block: str | None) -> None:
+    """Adds, replaces or removes (None) the block of this name, for a port of its own or queries of
+    its own (`view`), and has CoreDNS read its configuration again."""
+    file = added_blocks(site) / name
+    if block is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(in_place(block, site))
+    pid = site.supervisor.pid(DNS)
+    assert pid is not None, f"CoreDNS of {site.spec.name} runs"
+    os.kill(pid, signal.SIGUSR1)
+
+
+def in_place(block: str, site: Site) -> str:
+    """A server block as for a CoreDNS in a pod, for the process: with its address and its
+    kubeconfig."""
+    opened, _, inner = block.partition("{\n")
+    serving = f"{opened}{{\n    bind {site.plan.node.ip}\n{inner}"
+    zone = f"kubernetes {DOMAIN} {{\n"
+    assert zone in serving
+    config = f"        kubeconfig {site.kubeconfig(DNS)} {site.spec.name}\n        ttl 1\n"
+    return serving.replace(zone, zone + config)
 
 
 def objects(site: Site) -> list[tuple[str, dict[str, Any]]]:

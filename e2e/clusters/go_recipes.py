@@ -44,7 +44,17 @@ _STAGES = (
     "pod/fast/pod-delete",
 )
 
-COREDNS_PLUGINS = ("bind", "errors", "kubernetes", "loadbalance", "template")
+COREDNS_PLUGINS = (
+    "bind",
+    "errors",
+    "kubernetes",
+    "loadbalance",
+    # Those of the server block of `bridge coredns`.
+    "metadata",
+    "rewrite",
+    "template",
+    "view",
+)
 # Plugins of the configuration that kubeadm writes.
 KUBEADM_COREDNS_PLUGINS = (
     "cache",
@@ -189,7 +199,7 @@ def coredns() -> Recipe:
 
     With all plugins, including clients of every cloud, the build takes twice as long.
     """
-    return _coredns("coredns", COREDNS_PLUGINS)
+    return _coredns("coredns-with-views", COREDNS_PLUGINS)
 
 
 def kubeadm_coredns() -> Recipe:

@@ -1,0 +1,1 @@
+"""DNS names of home's Services in pods of the remote."""
