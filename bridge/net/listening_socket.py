@@ -24,20 +24,30 @@ def listening_socket(host: str, port: int, *, free_bind: bool = False) -> socket
     ``host`` is an IP address. "::" and "" are all addresses of both families if the system has
     both; without IPv6, "" is all of IPv4. Raises OSError.
     """
-    everywhere = host in ("", "::")
-    dual_stack = everywhere and socket.has_dualstack_ipv6()
-    is_ipv6 = ":" in host or (not host and dual_stack)
-    sock = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+    sock = unbound_socket(host, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if is_ipv6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual_stack)
-            if free_bind:
-                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+        if free_bind and sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         sock.bind((host, port))
         sock.listen(BACKLOG)
         enable_keepalive(sock)
         sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def unbound_socket(host: str, kind: socket.SocketKind) -> socket.socket:
+    """A socket of the kind that can be bound to ``host``, which is as in `listening_socket`. Raises
+    OSError."""
+    dual_stack = host in ("", "::") and socket.has_dualstack_ipv6()
+    is_ipv6 = ":" in host or (not host and dual_stack)
+    sock = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, kind)
+    try:
+        if is_ipv6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual_stack)
     except BaseException:
         sock.close()
         raise

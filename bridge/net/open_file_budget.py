@@ -7,7 +7,7 @@ is alone gets up to half of the limit, the next one beside it half of the rest, 
 namespace leaves half to all others, two busy ones a quarter. Nothing is reserved and no number has
 to be configured per namespace.
 
-Every stream and connection takes two file descriptors, every listener one.
+Every stream and connection takes two file descriptors, every listener and every flow of UDP one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ MAX_STREAMS = 1000
 MAX_LISTENERS = 4096
 #: Descriptors of a stream or connection: the client's and the remote's.
 _FILES_PER_CONNECTION = 2
+#: Descriptors for each of `RelaySettings.connections` if there are relay agents: as many
+#: connections in either direction, and as many flows.
+_FILES_WITH_AGENTS = 2 * _FILES_PER_CONNECTION + 1
 #: Descriptors left to watches, requests and files; and, where the relay runs, to streams as well.
 _RESERVED = 512
 _RESERVED_BESIDE_RELAY = _RESERVED + _FILES_PER_CONNECTION * MAX_STREAMS
@@ -115,16 +118,23 @@ def max_listeners(files: int, addresses: int = 0) -> int:
     return max(16, min(MAX_LISTENERS, files // _FILES_PER_LISTENER)) + min(addresses, files // 4)
 
 
-def max_connections(requested: int, files: int, addresses: int = 0) -> int:
-    """How many of the requested relay connections fit into so many open files. The relay gets a
-    quarter of the files in any case, even where streams could use them."""
+def max_connections(
+    requested: int, files: int, addresses: int = 0, *, has_agents: bool = False
+) -> int:
+    """How many of the requested relay connections fit into so many open files; with agents, as many
+    in either direction. The relay gets a quarter of the files in any case, even where streams could
+    use them."""
     left = max(files - _RESERVED_BESIDE_RELAY - addresses, files // 4)
-    return max(1, min(requested, left // _FILES_PER_CONNECTION))
+    return max(1, min(requested, left // _files_per_connection(has_agents)))
 
 
-def required_files(connections: int, addresses: int = 0) -> int:
+def required_files(connections: int, addresses: int = 0, *, has_agents: bool = False) -> int:
     """How many files are open with so many relay connections and pod addresses."""
-    return _FILES_PER_CONNECTION * connections + _RESERVED_BESIDE_RELAY + addresses
+    return _files_per_connection(has_agents) * connections + _RESERVED_BESIDE_RELAY + addresses
+
+
+def _files_per_connection(has_agents: bool) -> int:
+    return _FILES_WITH_AGENTS if has_agents else _FILES_PER_CONNECTION
 
 
 def fit_to_open_files(settings: RelaySettings) -> RelaySettings:
@@ -133,9 +143,10 @@ def fit_to_open_files(settings: RelaySettings) -> RelaySettings:
     addresses = 0
     if settings.cidr is not None:
         addresses = min(ipam.pool_size(ipaddress.ip_network(settings.cidr)), _MAX_ADDRESSES)
-    required = required_files(settings.connections, addresses)
+    has_agents = bool(settings.image)
+    required = required_files(settings.connections, addresses, has_agents=has_agents)
     files = raise_open_file_limit(required)
-    connections = max_connections(settings.connections, files, addresses)
+    connections = max_connections(settings.connections, files, addresses, has_agents=has_agents)
     if connections != settings.connections:
         log.warning(
             "relay: --relay-connections %d requires %d open files, and this process may have %d: "

@@ -27,6 +27,7 @@ from bridge.observability import controller_families
 from bridge.observability.bridge_metrics_endpoint import MetricSources
 from bridge.observability.metric_exposition import counter, gauge, histogram
 from bridge.relay.relay_counters import (
+    DATAGRAM_DROPS,
     FORWARD_RESULTS,
     REVERSE_RESULTS,
     RelayMetrics,
@@ -282,8 +283,24 @@ def _reverse_relay(relay: ReverseRelayMetrics) -> Iterator[Metric]:
     )
     yield counter(
         "bridge_relay_back_bytes{direction}",
-        "Bytes forwarded: in from the client, out to the client.",
+        "Bytes forwarded, of datagrams too: in from the client, out to the client.",
         {direction: relay.bytes[direction] for direction in ("in", "out")},
+    )
+    yield gauge(
+        "bridge_relay_back_flows",
+        "Flows of UDP datagrams from the remote to pods at home that are not forgotten yet.",
+        relay.flows,
+    )
+    yield counter(
+        "bridge_relay_back_datagrams{direction}",
+        "UDP datagrams forwarded: in from the client, out to the client.",
+        {direction: relay.datagrams[direction] for direction in ("in", "out")},
+    )
+    yield counter(
+        "bridge_relay_back_datagrams_dropped{reason}",
+        "UDP datagrams dropped: queue (full), flows (too many), no-pod (none is ready), no-way (to "
+        "the pod or the client), too-long, no-bridge (is connected to the relay agent).",
+        {reason: relay.dropped[reason] for reason in DATAGRAM_DROPS},
     )
 
 

@@ -24,6 +24,11 @@ REVERSE_RESULTS = (
 FORWARD_RESULTS = (*REVERSE_RESULTS, "rate", "service-rate")
 
 
+#: Why a datagram was dropped: a queue or buffer was full; too many flows; no ready pod at home; the
+#: pod or client could not be reached; longer than the network permits; no bridge was connected.
+DATAGRAM_DROPS = ("queue", "flows", "no-pod", "no-way", "too-long", "no-bridge")
+
+
 @dataclass(slots=True)
 class _Connections:
     """Connections in one direction. In ``bytes``, *in* is from clients and *out* to them."""
@@ -46,6 +51,12 @@ class ReverseRelayMetrics(_Connections):
     """Relay agents with an open control connection."""
     open_seconds: Histogram = field(default_factory=Histogram)
     """Seconds from the relay agent's message until both ends are connected."""
+    flows: int = 0
+    """Flows of datagrams."""
+    datagrams: Counter[str] = field(default_factory=Counter)
+    """Forwarded datagrams by direction, as in ``bytes``."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Dropped datagrams by reason (`DATAGRAM_DROPS`), those that agents report included."""
 
 
 @dataclass(slots=True)

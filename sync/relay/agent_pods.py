@@ -72,8 +72,18 @@ class AgentPods:
         )
 
     def listens_on(self, ports: frozenset[int]) -> Callable[[Object], bool]:
-        """A predicate: the Pod listens on all of these ports and is connected."""
-        return lambda pod: bool(ports) and ports <= self._agent_state(pod).listening
+        """A predicate: the Pod is connected and listens on all of these ports that its agent
+        supports."""
+
+        def listens(pod: Object) -> bool:
+            state = self._agent_state(pod)
+            return bool(ports) and ports <= state.listening | state.unsupported
+
+        return listens
+
+    def unsupported(self, pod: Object) -> frozenset[int]:
+        """The ports that the Pod's agent does not support."""
+        return self._agent_state(pod).unsupported
 
     def serves(self, home: HomeNamespace) -> None:
         """Resets the delay, because a Pod of the namespace serves."""
@@ -133,11 +143,15 @@ class AgentPods:
             if self._agent_state(pod).unresponsive:
                 message = f"the relay agent {name_of(pod)} {where} does not answer: replacing it"
                 yield "RelayBackSilent", message
-        if plan.current is not None and (
-            warning := self._agent_state(plan.current).version_warning
-        ):
-            message = f"the relay agent {where} is of another version {image}: {warning}"
-            yield "RelayBackVersion", message
+        if plan.current is not None:
+            state = self._agent_state(plan.current)
+            warning = state.version_warning
+            if state.unsupported:
+                todo = warning or "set --relay-image to the image of this bridge"
+                warning = f"it does not forward UDP; {todo}"
+            if warning:
+                message = f"the relay agent {where} is of another version {image}: {warning}"
+                yield "RelayBackVersion", message
 
 
 def _log_change(home: HomeNamespace, pod: Object, change: str) -> None:

@@ -341,8 +341,7 @@ class ReverseRelayController:
         routes = {}
         for agent_port, number in state.ports.items():
             plan = snapshot.plans.get(agent_port.service, reverse_plan.NO_FORWARDING)
-            targets = plan.targets.get(agent_port.port, ())
-            routes[number] = ReverseRoute(agent_port.service, targets, plan.sticky)
+            routes[number] = plan.route(agent_port)
         self._forwarder.update(snapshot.home, connected, routes)
 
     def _desired_slices(self, snapshot: _Snapshot, agents: AgentPodPlan) -> dict[str, Object]:
@@ -360,6 +359,8 @@ class ReverseRelayController:
             pod = next(filter(listening, agents.serving), None)
             if pod is not None:
                 state.unserved.pop(name, None)
+                lacking = self._agents.unsupported(pod)
+                ports = {it: port for it, port in ports.items() if port not in lacking}
                 slices = reverse_plan.reverse_slices(copy, ports, pod, home, self._identity)
                 desired |= {name_of(it): it for it in slices}
                 continue

@@ -134,6 +134,8 @@ class AgentState:
 
     listening: frozenset[int] = frozenset()
     """The ports that the agent reports as open."""
+    unsupported: frozenset[int] = frozenset()
+    """The ports that the agent cannot open: those of UDP if its release does not forward UDP."""
     unresponsive: bool = False
     """Whether the agent accepts control connections but does not respond."""
     version_warning: str = ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -147,7 +147,7 @@ def plan_forwarding(
         for home, remote in pairs
         if remote is not None and can_receive_connections(home, remote, allow_not_ready=early)
     ]
-    ports, left_out = tcp_ports(spec)
+    ports, left_out = forwardable_ports(spec, ("TCP",))
     backends: dict[str, tuple[Backend, ...]] = {}
     for port in ports:
         of_port = tuple(filter(None, (backend_of(port, home, remote) for home, remote in ready)))
@@ -184,7 +184,8 @@ def build_slice(
     entries = []
     for name, number in ports.items():
         if (service_port := service_ports.get(name)) is not None:
-            entries.append({"name": name, "port": number, "protocol": "TCP"})
+            protocol = port_protocol(service_port)
+            entries.append({"name": name, "port": number, "protocol": protocol})
             if service_port.get("appProtocol"):
                 entries[-1]["appProtocol"] = service_port["appProtocol"]
     return {
@@ -264,16 +265,24 @@ def service_owner_references(service: Object) -> list[Object]:
     return [{**owner, "uid": uid_of(service), "controller": True}]
 
 
-def tcp_ports(spec: Object) -> tuple[list[Object], tuple[str, ...]]:
-    """The Service ports that can be forwarded, and a message for each other port."""
+def forwardable_ports(
+    spec: Object, protocols: Sequence[str]
+) -> tuple[list[Object], tuple[str, ...]]:
+    """The Service ports of these protocols, and a message for each other port."""
+    forwarded = f"only {' and '.join(protocols)} {'is' if len(protocols) == 1 else 'are'} forwarded"
     ports, left_out = [], []
     for port in spec.get("ports") or ():
-        protocol = str(port.get("protocol") or "TCP")
-        if protocol == "TCP":
+        protocol = port_protocol(port)
+        if protocol in protocols:
             ports.append(port)
         else:
-            left_out.append(f"port {port.get('port')} is {protocol}, but only TCP is forwarded")
+            left_out.append(f"port {port.get('port')} is {protocol}, but {forwarded}")
     return ports, tuple(left_out)
+
+
+def port_protocol(port: Object) -> str:
+    """The protocol of a port of a Service or an EndpointSlice, which is TCP if it is not set."""
+    return str(port.get("protocol") or "TCP")
 
 
 def resolve_target_port(port: Object, pod: Object) -> int | None:

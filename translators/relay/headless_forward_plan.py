@@ -75,7 +75,7 @@ def plan_endpoints(
     if family not in (spec.get("ipFamilies") or [family]):
         message = f"it has no {family} address, but --relay-cidr only has {family} addresses"
         return HeadlessPlan(unsupported=(message,))
-    ports, left_out = forward_plan.tcp_ports(spec)
+    ports, left_out = forward_plan.forwardable_ports(spec, ("TCP",))
     if not spec.get("ports"):
         left_out = ("it has no ports, so the bridge does not know where to listen",)
     endpoints = [

@@ -11,7 +11,7 @@ label, an endpoint only counts if the pod's status, which only kubelets write, c
 (`PodAddress`).
 
 As in `translators.relay.forward_plan`, a Service has as many endpoints as ready pods, up to
-`MAX_ENDPOINTS`, each with its own port of the agent.
+`MAX_ENDPOINTS`, each with its own port of the agent. Ports of TCP and UDP are numbered together.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ ANNOTATION_RELAY_FOR = f"{DOMAIN}/relay-for"
 LABEL_RELAY = f"{DOMAIN}/relay"
 #: Maximum endpoints of a Service.
 MAX_ENDPOINTS = 16
+#: The protocols that an agent forwards.
+PROTOCOLS = ("TCP", "UDP")
 #: The range of ports of an agent, below the ephemeral ports (Linux: from 32768).
 FIRST_PORT, LAST_PORT = 20000, 32000
 #: The creator of slices for the pods of a Service (k8s.io/kubernetes/pkg/controller/endpointslice).
@@ -70,12 +72,13 @@ class PodAddress(NamedTuple):
 
 
 class AgentPort(NamedTuple):
-    """A port of the agent: a port of a Service by name ("" for the only one), and the number of the
-    endpoint."""
+    """A port of the agent: a port of a Service by name ("" for the only one), the number of the
+    endpoint, and whether the port is of UDP, or of TCP."""
 
     service: str
     port: str
     ordinal: int
+    is_udp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +89,26 @@ class ReversePlan:
     """By the name of the Service port: home's ready pods behind it, at least one."""
     sticky: bool = False
     """Whether connections of a client go to the same pod."""
+    udp_ports: frozenset[str] = frozenset()
+    """The names in ``targets`` whose protocol is UDP; all others are TCP."""
     unsupported: tuple[str, ...] = ()
     """Messages about parts of the Service that cannot be forwarded, for its owner."""
 
     def agent_ports(self, service: str) -> list[AgentPort]:
         """The required ports, in order."""
         return [
-            AgentPort(service, port, number)
+            AgentPort(service, port, number, is_udp=port in self.udp_ports)
             for port, targets in self.targets.items()
             for number in range(min(len(targets), MAX_ENDPOINTS))
         ]
+
+    def route(self, agent_port: AgentPort) -> ReverseRoute:
+        """The destination of the agent's port."""
+        service, port, _, is_udp = agent_port
+        targets = self.targets.get(port, ())
+        if is_udp != (port in self.udp_ports):
+            targets = ()  # the port's protocol has changed, and this number is of the other
+        return ReverseRoute(service, targets, self.sticky, port=port, is_udp=is_udp)
 
 
 NO_FORWARDING = ReversePlan()
@@ -103,12 +116,15 @@ NO_FORWARDING = ReversePlan()
 
 @dataclass(frozen=True, slots=True)
 class ReverseRoute:
-    """The destination of connections to one port of the agent."""
+    """The destination of connections to one port of the agent, or of datagrams if it is UDP."""
 
     service: str
     targets: tuple[HomeTarget, ...] = ()
     """Empty while the port only stays open so that clients are not refused too early."""
     sticky: bool = False
+    port: str = ""
+    """The name of the Service port."""
+    is_udp: bool = False
 
 
 def relay_home_namespace(remote: Object) -> HomeNamespace | None:
@@ -162,13 +178,16 @@ def plan_reverse_forwarding(
     families = [*(spec.get("ipFamilies") or ()), "IPv4", "IPv6"]
     present_families = {it.get("addressType") for it in verified_slices}
     family = next((it for it in families if it in present_families), None)
-    ports, left_out = forward_plan.tcp_ports(spec)
-    names = [str(port.get("name") or "") for port in ports]
+    ports, left_out = forward_plan.forwardable_ports(spec, PROTOCOLS)
+    protocols = {str(it.get("name") or ""): forward_plan.port_protocol(it) for it in ports}
     targets = {
-        name: pods for name in names if (pods := _targets(verified_slices, family, name, identity))
+        name: pods
+        for name, protocol in protocols.items()
+        if (pods := _targets(verified_slices, family, (name, protocol), identity))
     }
     sticky = forward_plan.session_affinity_seconds(spec) is not None
-    return ReversePlan(targets, sticky, left_out)
+    udp_ports = frozenset(name for name in targets if protocols[name] == "UDP")
+    return ReversePlan(targets, sticky, udp_ports, left_out)
 
 
 def allocate_ports(
@@ -198,7 +217,10 @@ def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
             port_number = int(port.get("port") or 0)
             if FIRST_PORT <= port_number < LAST_PORT and port_number not in recorded.values():
                 agent_port = AgentPort(
-                    str(labels.get(LABEL_SERVICE)), str(port.get("name") or ""), int(number)
+                    str(labels.get(LABEL_SERVICE)),
+                    str(port.get("name") or ""),
+                    int(number),
+                    is_udp=forward_plan.port_protocol(port) == "UDP",
                 )
                 recorded[agent_port] = port_number
     return recorded
@@ -263,14 +285,18 @@ def _ready_endpoints(slice_: Object, identity: Identity) -> Iterator[Object]:
 
 
 def _targets(
-    slices: Sequence[Object], family: str | None, name: str, identity: Identity
+    slices: Sequence[Object],
+    family: str | None,
+    name_and_protocol: tuple[str, str],
+    identity: Identity,
 ) -> tuple[HomeTarget, ...]:
     targets = {
         HomeTarget(str(endpoint["addresses"][0]), int(port["port"]))
         for slice_ in slices
         if slice_.get("addressType") == family
         for port in slice_.get("ports") or ()
-        if str(port.get("name") or "") == name and port.get("port")
+        if (str(port.get("name") or ""), forward_plan.port_protocol(port)) == name_and_protocol
+        and port.get("port")
         for endpoint in _ready_endpoints(slice_, identity)
     }
     return tuple(sorted(targets))

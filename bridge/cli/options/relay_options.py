@@ -49,7 +49,7 @@ RELAY: tuple[Option, ...] = (
     ),
     Option(
         "relay-connections",
-        "Maximum number of open connections.",
+        "Maximum number of open connections in each direction, and of flows of UDP.",
         FORWARDING,
         kind=int,
         minimum=1,

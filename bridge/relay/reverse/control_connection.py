@@ -8,6 +8,9 @@ it ends. `bridge.relay.reverse.control_messages` defines its messages.
 - An agent is reported as unresponsive after `MAX_SILENT` consecutive control connections without an
   answer: a single one may have been lost in the network. `sync.relay.reverse_controller` decides
   what follows.
+- While the control connection is open and a route is of UDP, the stream of datagrams
+  (`bridge.relay.reverse.datagram_stream`) is kept open by another port-forward, if the agent's
+  release forwards UDP. Otherwise these ports are reported as unsupported.
 - An agent with another protocol version is not used. One of another release is used. Both are
   reported as a version warning.
 """
@@ -25,6 +28,8 @@ from bridge.base.version import version
 from bridge.net.port_forward_connection import PortForwardTransport, open_port_forward
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_messages
+from bridge.relay.reverse.datagram_stream import DatagramStream
+from sync.base.background_task import background_task
 from sync.base.backoff import Backoff
 from sync.kube.api_errors import KubeError
 from sync.kube.credentials import ClientConfig
@@ -49,6 +54,8 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 3.0
 VERSION_RETRY_SECONDS = 60.0
 #: Control connections without an answer until the agent counts as unresponsive.
 MAX_SILENT = 2
+#: The longest token of an agent.
+MAX_TOKEN = 100
 
 
 class AgentSilentError(ConnectionError):
@@ -61,7 +68,8 @@ class ProtocolVersionError(control_messages.ProtocolError):
 
 class ControlConnection:
     """The connection to one agent. ``on_arrival`` is awaited for each message that announces an
-    accepted connection; ``on_change`` is called when `state` changes."""
+    accepted connection; ``on_change`` is called when `state` changes. ``new_stream`` returns the
+    stream of datagrams for a new connection, which is to send the given first line."""
 
     def __init__(
         self,
@@ -73,6 +81,7 @@ class ControlConnection:
         is_leader: Callable[[], bool],
         on_arrival: Callable[[ControlConnection, dict[str, Any]], Awaitable[None]],
         on_change: Callable[[HomeNamespace], None],
+        new_stream: Callable[[ControlConnection, bytes], DatagramStream],
     ) -> None:
         self.home = home
         self.backend = Backend(
@@ -86,6 +95,9 @@ class ControlConnection:
         self._is_leader = is_leader
         self._on_arrival = on_arrival
         self._on_change = on_change
+        self._new_stream = new_stream
+        self._datagram_token: str | None = None  # "" if the agent has none, None if not connected
+        self._has_datagram_routes = asyncio.Event()
         self._transport: PortForwardTransport | None = None
         self._silent = 0  # consecutive connections without an answer
 
@@ -102,9 +114,20 @@ class ControlConnection:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(control_messages.encode(**message))
 
-    def send_ports(self) -> None:
-        """Requests that the agent listens on the ports of `routes`."""
-        self.send(listen=sorted(self.routes))
+    def set_routes(self, routes: Mapping[int, ReverseRoute]) -> None:
+        """Sets `routes`, and requests that the agent listens on their ports."""
+        before, self.routes = self.routes, routes
+        if _ports(before) != _ports(routes):
+            self._send_ports()
+
+    def _send_ports(self) -> None:
+        tcp, udp = _ports(self.routes)
+        if udp:
+            self._has_datagram_routes.set()
+        else:
+            self._has_datagram_routes.clear()
+        self.send(listen=sorted(tcp), listen_datagrams=sorted(udp))
+        self._update_state(unsupported=udp if self._datagram_token == "" else frozenset())
 
     async def keep_open(self) -> NoReturn:
         """Keeps the connection open until cancelled. Raises nothing else."""
@@ -156,24 +179,73 @@ class ControlConnection:
             if not hello:
                 raise ConnectionError(errors[0] if errors else "it closed the connection")
             self._check_version(hello)
+            self._datagram_token = str(hello.get("datagrams") or "")[:MAX_TOKEN]
             backoff.reset()
             self._metrics.agents += 1
             try:
-                self.send_ports()
-                while message := await self._read_message(reader):
-                    if "listening" in message:
-                        ports = control_messages.decode_ports(message["listening"])
-                        self._update_state(listening=ports)
-                    if "arrived" in message:
-                        await self._on_arrival(self, message)
+                self._send_ports()
+                async with background_task(self._keep_stream_open(), name=f"relay-udp-{self}"):
+                    while message := await self._read_message(reader):
+                        await self._handle(message)
             finally:
                 self._metrics.agents -= 1
             if errors:
                 raise ConnectionError(errors[0])
         finally:
-            self._transport = None
+            self._transport = self._datagram_token = None
             transport.abort()
-            self._update_state(listening=frozenset())
+            self._update_state(listening=frozenset(), unsupported=frozenset())
+
+    async def _handle(self, message: dict[str, Any]) -> None:
+        """Handles a message of the agent. Raises ProtocolError."""
+        if "listening" in message:
+            tcp = control_messages.decode_ports(message["listening"])
+            udp = control_messages.decode_ports(message.get("listening_datagrams", []))
+            self._update_state(listening=tcp | udp)
+        if "dropped" in message:
+            self._metrics.dropped.update(control_messages.decode_dropped(message["dropped"]))
+        if "arrived" in message:
+            await self._on_arrival(self, message)
+
+    async def _keep_stream_open(self) -> None:
+        """Keeps the stream of datagrams open while there are routes for it, until cancelled.
+        Returns at once if the agent does not forward datagrams. Raises nothing else."""
+        if not self._datagram_token:
+            return
+        logged: list[str] = []
+        backoff = Backoff(first=RETRY_SECONDS, cap=MAX_RETRY_SECONDS)
+        preface = control_messages.encode(datagrams=self._datagram_token)
+        while True:
+            await self._has_datagram_routes.wait()
+            stream = self._new_stream(self, preface)
+            began = asyncio.get_running_loop().time()
+            errors: list[str] = []
+
+            def failed(
+                why: str, stream: DatagramStream = stream, errors: list[str] = errors
+            ) -> None:
+                errors.append(why)
+                stream.abort()  # whatever the kubelet does, no datagram follows
+
+            try:
+                upgraded = await open_port_forward(self._remote, self.backend)
+                upgraded.take(PortForwardTransport(stream, failed))
+                await stream.closed.wait()
+            except (KubeError, OSError) as error:
+                errors.append(str(error))
+            finally:
+                stream.abort()
+            if errors != logged:
+                logged = errors
+                log.info(
+                    "relay: no stream of datagrams with relay agent %s: %s",
+                    self,
+                    "; ".join(errors) or "it closed the connection",
+                    extra=self.log_fields,
+                )
+            if asyncio.get_running_loop().time() - began > MAX_RETRY_SECONDS:
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
 
     def _check_version(self, hello: Mapping[str, Any]) -> None:
         """Compares the agent's versions with the bridge's. Raises ProtocolVersionError."""
@@ -222,6 +294,12 @@ async def _read_hello(reader: asyncio.StreamReader) -> dict[str, Any]:
     except TimeoutError as error:
         raise AgentSilentError("it does not answer") from error
     return _decode(line)
+
+
+def _ports(routes: Mapping[int, ReverseRoute]) -> tuple[frozenset[int], frozenset[int]]:
+    """The ports of TCP, and those of UDP."""
+    udp = frozenset(port for port, route in routes.items() if route.is_udp)
+    return frozenset(routes) - udp, udp
 
 
 def _printable(value: object) -> str:

@@ -2,7 +2,8 @@
 
 There is one control connection per relay agent (`bridge.relay.reverse.control_connection`). For
 each connection that an agent announces, the bridge opens one more port-forward to the agent and
-splices it with a TCP connection to a ready pod at home.
+splices it with a TCP connection to a ready pod at home. Datagrams of UDP come on one stream per
+agent (`bridge.relay.reverse.home_pod_datagrams`).
 
 - The bridge alone decides the destination, by the agent's port and the latest routes
   (`translators.relay.reverse_plan.ReversePlan`): the agent names no address. A compromised agent
@@ -36,8 +37,9 @@ from bridge.net.port_forward_connection import PortForwardTransport, open_port_f
 from bridge.net.splice import Tunnel
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_messages
-from bridge.relay.reverse.control_connection import ControlConnection
+from bridge.relay.reverse.control_connection import MAX_TOKEN, ControlConnection
 from bridge.relay.reverse.framing import FramedTransport, LossDetector
+from bridge.relay.reverse.home_pod_datagrams import HomePodDatagrams
 from sync.base import exception_summary
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import KubeError
@@ -59,8 +61,6 @@ TRIES, TRY_TIMEOUT = 3, 1.5
 AVOID_SECONDS = 5.0
 #: Seconds until the warning that no pod of a Service is reachable is repeated.
 WARN_INTERVAL = 300.0
-#: The longest token of an agent.
-_MAX_TOKEN = 100
 
 
 class HomePodConnections:
@@ -84,6 +84,7 @@ class HomePodConnections:
         self._group: asyncio.TaskGroup | None = None
         self._dials = asyncio.Semaphore(MAX_DIALS)
         self._limit = NamespaceLimit(settings.connections)
+        self._datagrams = HomePodDatagrams(limit=settings.connections, metrics=metrics)
         self._connection_ended = asyncio.Event()
         self._open_per_service: Counter[tuple[HomeNamespace, str]] = Counter()
         self._round_robin = 0
@@ -106,8 +107,10 @@ class HomePodConnections:
         for uid, control in [*self._controls.items()]:
             if control.home == home and uid not in wanted:
                 del self._controls[uid]
+                control.routes = {}  # what its task still receives leads nowhere
                 if control.task is not None:
                     control.task.cancel()
+        self._datagrams.update(home, routes)
         for uid, pod in wanted.items():
             if uid not in self._controls:
                 self._controls[uid] = ControlConnection(
@@ -118,11 +121,10 @@ class HomePodConnections:
                     is_leader=self._is_leader,
                     on_arrival=self._arrived,
                     on_change=self._on_change,
+                    new_stream=self._datagrams.new_stream,
                 )
             control = self._controls[uid]
-            before, control.routes = control.routes, routes
-            if before.keys() != routes.keys():
-                control.send_ports()
+            control.set_routes(routes)
             if control.task is None and self._group is not None:
                 self._start(self._group, control)
 
@@ -133,14 +135,17 @@ class HomePodConnections:
 
     async def run(self) -> NoReturn:
         """Forwards connections until cancelled, then aborts those that are open."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for control in self._controls.values():
-                self._start(group, control)
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                self._group = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for control in self._controls.values():
+                    self._start(group, control)
+                try:
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    self._group = None
+        finally:
+            self._datagrams.close()  # after the tasks that receive datagrams
         raise AssertionError("it runs until it is cancelled")
 
     async def drain(self) -> None:
@@ -162,7 +167,7 @@ class HomePodConnections:
         """Starts to forward an announced connection, once fewer than `MAX_DIALS` are being set up.
         Raises ProtocolError."""
         token, port, client = (message.get(it) for it in ("arrived", "port", "from"))
-        if not (isinstance(token, str) and isinstance(port, int) and len(token) < _MAX_TOKEN):
+        if not (isinstance(token, str) and isinstance(port, int) and len(token) < MAX_TOKEN):
             raise control_messages.ProtocolError("an announced connection is malformed")
         await self._dials.acquire()
         if not self._accept(control, token, port, str(client)):
@@ -172,6 +177,8 @@ class HomePodConnections:
         """Starts a task that forwards the connection and releases one of `_dials`; returns False
         if the connection is rejected."""
         route = control.routes.get(port)
+        if route is not None and route.is_udp:
+            route = None  # the agent is not trusted
         rejected = self._rejection(control.home, route)
         if route is None or rejected or self._group is None:
             self._metrics.results[rejected or "no-pod"] += 1

@@ -11,6 +11,8 @@ home: the bridge connects by port-forwards to the agent's loopback and sends the
   control connection may not have ended yet.
 - Without a bridge the agent continues to listen for `HOLD_TIMEOUT` seconds, so that a restart
   refuses no client. Then it closes its listeners, and clients are refused at once.
+- Datagrams are not held (`bridge.relay.reverse.agent_datagrams`). Their stream belongs to the
+  control connection, whose token the bridge sends, and ends with it.
 - On ``stop`` the agent ends as soon as no bridge is connected and no taken connection is open.
 """
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -33,6 +36,7 @@ from bridge.net.listening_socket import (
 )
 from bridge.net.splice import Tunnel
 from bridge.relay.reverse import control_messages
+from bridge.relay.reverse.agent_datagrams import AgentDatagrams
 from bridge.relay.reverse.framing import FramedTransport, LossDetector
 from translators.relay.agent_pod import CONTROL_PORT
 
@@ -63,6 +67,9 @@ class RelayAgent:
         self._open = 0
         self._control: _BridgeConnection | None = None
         self._ports: frozenset[int] = frozenset()
+        self._datagrams = AgentDatagrams(host, self._report_dropped)
+        self._datagram_ports: frozenset[int] = frozenset()
+        self._datagram_token = ""
         self._servers: dict[int, asyncio.Server] = {}
         self._ports_changed = asyncio.Event()
         self._idle_changed = asyncio.Event()  # the bridge has gone, or a connection has ended
@@ -96,6 +103,7 @@ class RelayAgent:
                 self._abandon_timer.cancel()
             if self._control is not None:
                 self._control.abort()
+            self._datagrams.close()
             for token in [*self._held]:
                 self.refuse(token)
             for port in [*self._servers]:
@@ -116,8 +124,11 @@ class RelayAgent:
                     self._servers[port] = await self._listen(port)
                 except OSError as error:
                     log.warning("relay: cannot listen on port %d: %s", port, error)
+            datagram_ports = self._datagrams.listen(self._datagram_ports)
             if self._control is not None:
-                self._control.send(listening=sorted(self._servers))
+                self._control.send(
+                    listening=sorted(self._servers), listening_datagrams=sorted(datagram_ports)
+                )
 
     async def _listen(self, port: int) -> asyncio.Server:
         sock = listening_socket(self._host, port)
@@ -163,7 +174,9 @@ class RelayAgent:
         if self._abandon_timer is not None:
             self._abandon_timer.cancel()
             self._abandon_timer = None
-        connection.send_hello()
+        self._datagrams.set_stream(None)
+        self._datagram_token = secrets.token_urlsafe(16)
+        connection.send_hello(datagrams=self._datagram_token)
         for held in self._held.values():
             connection.announce(held)
         connection.set_timeout(control_messages.BRIDGE_TIMEOUT)
@@ -176,6 +189,8 @@ class RelayAgent:
         connection.set_timeout(control_messages.BRIDGE_TIMEOUT)
         if "listen" in message:
             self._ports = control_messages.decode_ports(message["listen"])
+            udp = message.get("listen_datagrams", [])  # an older bridge does not send it
+            self._datagram_ports = control_messages.decode_ports(udp)
             self._ports_changed.set()
         if "refuse" in message:
             self.refuse(str(message["refuse"]))
@@ -187,14 +202,39 @@ class RelayAgent:
         if connection is self._control:
             log.info("relay: the bridge has disconnected")
             self._control = None
+            self._datagram_token = ""
+            self._datagrams.set_stream(None)
             self._idle_changed.set()
             loop = asyncio.get_running_loop()
             self._abandon_timer = loop.call_later(self._hold_timeout, self._abandon)
 
     def _abandon(self) -> None:
         self._abandon_timer = None
-        self._ports = frozenset()
+        self._ports = self._datagram_ports = frozenset()
         self._ports_changed.set()
+
+    def take_datagrams(
+        self, transport: asyncio.Transport, message: dict[str, Any], rest: bytes
+    ) -> None:
+        """Makes a bridge's connection the stream of datagrams; ``rest`` are the bytes after the
+        message."""
+        token = str(message.get("datagrams")).encode()
+        if not self._datagram_token or not secrets.compare_digest(
+            token, self._datagram_token.encode()
+        ):
+            transport.abort()
+            return
+        stream = self._datagrams.new_stream()
+        transport.set_protocol(stream)
+        stream.connection_made(transport)
+        if rest:
+            stream.data_received(rest)
+
+    def _report_dropped(self, dropped: Counter[str]) -> bool:
+        if self._control is None:
+            return False
+        self._control.send(dropped=dropped)
+        return True
 
     def take(self, transport: asyncio.Transport, message: dict[str, Any], rest: bytes) -> None:
         """Splices a bridge's connection with the held one of its token; ``rest`` are the bytes
@@ -266,8 +306,8 @@ class _BridgeConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(control_messages.encode(**message))
 
-    def send_hello(self) -> None:
-        self.send(version=control_messages.VERSION, release=version())
+    def send_hello(self, **more: Any) -> None:
+        self.send(version=control_messages.VERSION, release=version(), **more)
 
     def announce(self, held: _HeldConnection) -> None:
         self.send(arrived=held.token, port=held.port, **{"from": held.client_address})
@@ -296,11 +336,13 @@ class _BridgeConnection(asyncio.Protocol):
 
     def _handle_first(self, message: dict[str, Any]) -> bool:
         """Handles the first message; returns whether this object is done with the connection."""
-        if "take" in message:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._agent.take(self._transport, message, self._buffer)
-            return True
+        takes = {"take": self._agent.take, "datagrams": self._agent.take_datagrams}
+        for purpose, take in takes.items():
+            if purpose in message:
+                if self._timer is not None:
+                    self._timer.cancel()
+                take(self._transport, message, self._buffer)
+                return True
         if message.get("control") != control_messages.VERSION:
             self.send_hello()  # for a bridge of another version to read
             self._transport.close()

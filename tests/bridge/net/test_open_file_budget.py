@@ -99,6 +99,17 @@ def test_pod_addresses_reserve_files(hard: int) -> None:
     assert max_connections(2000, required_files(2000), addresses=254) == 2000 - 127
 
 
+def test_relay_agents_reserve_files_for_both_directions_and_udp(hard: int) -> None:
+    required = required_files(3000, has_agents=True)
+    assert required - required_files(3000) == 3000 * 3
+    assert max_connections(3000, required, has_agents=True) == 3000
+    assert max_connections(3000, required - 1, has_agents=True) == 2999
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    settings = RelaySettings(connections=3000, image="bridge:1")
+    assert fit_to_open_files(settings).connections == 3000
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= required
+
+
 def test_connections_are_reduced_with_a_warning_when_files_are_lacking(
     hard: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,6 +33,7 @@ class FakeForwarder:
         self.routes: Mapping[int, ReverseRoute] = {}
         self.deaf: set[str] = set()
         self.silent: set[str] = set()
+        self.without_udp: set[str] = set()
         self.warnings: dict[str, str] = {}
         self.running = False
         self.finished = False
@@ -54,8 +55,11 @@ class FakeForwarder:
     def agent_state(self, pod: Object) -> AgentState:
         name = pod["metadata"]["name"]
         there = name in self.agents and name not in self.deaf | self.silent
+        udp = frozenset(port for port, route in self.routes.items() if route.is_udp)
+        unsupported = udp if there and name in self.without_udp else frozenset()
         return AgentState(
-            listening=frozenset(self.routes) if there else frozenset(),
+            listening=frozenset(self.routes) - unsupported if there else frozenset(),
+            unsupported=unsupported,
             unresponsive=name in self.silent,
             version_warning=self.warnings.get(name, ""),
         )
@@ -132,11 +136,16 @@ class ReverseHarness:
 
     async def serve(self) -> Object:
         """As `start`, with a running agent."""
+        pod = await self.serve_all()
+        assert self.published() == ["10.9.0.50"]
+        return pod
+
+    async def serve_all(self) -> Object:
+        """As `serve`, with any number of Services."""
         await self.start()
         (pod,) = self.relays()
         self.runs(pod)
         await self.harness.settle()
-        assert self.published() == ["10.9.0.50"]
         self.harness.clear_logs()
         return pod
 
@@ -390,6 +399,72 @@ async def test_no_version_warning_for_an_agent_being_replaced(
     assert len(there.relays()) == 2
     await there.harness.stop()
     assert "RelayBackVersion" not in {it["reason"] for it in there.harness.home.objects(EVENTS)}
+
+
+def dns_service(*, is_udp: bool = True) -> tuple[Object, Object]:
+    """A Service with a port of TCP and one that is of UDP, and its EndpointSlice."""
+    kind = "UDP" if is_udp else "TCP"
+    ports = [("dns-tcp", 53, "TCP"), ("dns", 53 if is_udp else 54, kind)]
+    entries = [{"name": name, "port": port, "protocol": it} for name, port, it in ports]
+    return service("dns", ports=entries), {
+        **endpoints("10.1.0.2", name="dns"),
+        "ports": [{"name": name, "port": 5353, "protocol": it} for name, _, it in ports],
+    }
+
+
+def dns_ports(there: ReverseHarness) -> dict[str, str]:
+    """The protocols of the published ports, by name."""
+    slices = [it for it in there.slices() if it["metadata"]["name"].startswith("dns")]
+    return {port["name"]: port["protocol"] for it in slices for port in it["ports"]}
+
+
+async def test_udp_port_is_published_and_routed(there: ReverseHarness) -> None:
+    for it in dns_service():
+        there.harness.home.put(it)
+    await there.serve_all()
+    assert dns_ports(there) == {"dns": "UDP", "dns-tcp": "TCP"}
+    routes = {it.port: it.is_udp for it in there.forwarder.routes.values() if it.service == "dns"}
+    assert routes == {"dns": True, "dns-tcp": False}
+    assert "RelayBackLeftOut" not in {it["reason"] for it in there.harness.home.objects(EVENTS)}
+
+
+async def test_agent_without_udp_serves_tcp_and_is_reported(there: ReverseHarness) -> None:
+    for it in dns_service():
+        there.harness.home.put(it)
+    await there.start()
+    (pod,) = there.relays()
+    there.forwarder.without_udp.add(pod["metadata"]["name"])
+    there.runs(pod)
+    await there.harness.settle()
+    assert dns_ports(there) == {"dns-tcp": "TCP"}
+    found = await there.harness.events_with_reason("RelayBackVersion")
+    assert {it["involvedObject"]["name"] for it in found} == {"web", "dns"}
+    assert all("does not forward UDP; set --relay-image" in it["message"] for it in found)
+    there.forwarder.without_udp.clear()
+    there.forwarder.tell()
+    await there.harness.settle()
+    assert dns_ports(there) == {"dns": "UDP", "dns-tcp": "TCP"}
+
+
+async def test_changed_protocol_gets_another_agent_port(there: ReverseHarness) -> None:
+    """Until the old port is closed, nothing of the other protocol is forwarded to it."""
+    for it in dns_service(is_udp=False):
+        there.harness.home.put(it)
+    await there.serve_all()
+
+    def numbers() -> dict[bool, int]:
+        routes = there.forwarder.routes.items()
+        return {it.is_udp: port for port, it in routes if it.port == "dns"}
+
+    before = numbers()
+    assert dns_ports(there)["dns"] == "TCP"
+    for it in dns_service():
+        there.harness.home.put(it)
+    await there.harness.settle()
+    await there.harness.remote.until(lambda: dns_ports(there).get("dns") == "UDP")
+    assert numbers()[True] != before[False]
+    leftover = there.forwarder.routes.get(before[False])
+    assert leftover is None or not leftover.targets
 
 
 async def test_endpoints_are_withdrawn_without_a_control_connection(there: ReverseHarness) -> None:

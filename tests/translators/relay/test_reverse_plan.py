@@ -94,16 +94,51 @@ def test_endpoint_needs_a_verified_pod_address() -> None:
 
 
 def test_unsupported_service_is_reported() -> None:
-    ports = [{"name": "http", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}]
+    ports = [{"name": "http", "port": 80}, {"name": "sig", "port": 7, "protocol": "SCTP"}]
     there = home_slice(endpoint("10.1.0.1"))
     mixed = plan(service(ports=ports), there)
     assert set(mixed.targets) == {"http"}
-    assert mixed.unsupported == ("port 53 is UDP, but only TCP is forwarded",)
+    assert mixed.unsupported == ("port 7 is SCTP, but only TCP and UDP are forwarded",)
     headless = plan(service(clusterIP="None"), there)
     assert not headless.targets
     assert "headless" in headless.unsupported[0]
     assert plan(service(clusterIP="None")) == reverse_plan.NO_FORWARDING, "no pod is reachable"
     assert plan(service(type="ExternalName"), there) == reverse_plan.NO_FORWARDING
+
+
+def dns_slice(*endpoints: Object) -> Object:
+    """The slice of a Service with two protocols at one port."""
+    ports = [("dns", 5353, "UDP"), ("dns-tcp", 5353, "TCP"), ("http", 8080, "UDP")]
+    entries = [{"name": it, "port": port, "protocol": kind} for it, port, kind in ports]
+    return {**home_slice(*endpoints), "ports": entries}
+
+
+def test_udp_ports_have_targets_and_agent_ports_of_their_own() -> None:
+    spec = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53}]
+    made = plan(service(ports=spec), dns_slice(endpoint("10.1.0.1")))
+    target = (HomeTarget("10.1.0.1", 5353),)
+    assert made.targets == {"dns": target, "dns-tcp": target}
+    assert made.udp_ports == {"dns"}
+    assert not made.unsupported
+    ports = made.agent_ports("web")
+    assert ports == [
+        AgentPort("web", "dns", 0, is_udp=True),
+        AgentPort("web", "dns-tcp", 0, is_udp=False),
+    ]
+    numbers = reverse_plan.allocate_ports(ports, {})
+    assert len(set(numbers.values())) == 2
+    copy = {**service(ports=spec), "metadata": {"name": "web", "namespace": "r", "uid": "uid"}}
+    agent = {"metadata": {"name": "a", "namespace": "r"}, "status": {"podIP": "10.9.0.5"}}
+    slices = reverse_plan.reverse_slices(copy, numbers, agent, SHOP, IDENTITY)
+    (entries,) = [it["ports"] for it in slices]
+    assert {it["name"]: it["protocol"] for it in entries} == {"dns": "UDP", "dns-tcp": "TCP"}
+    assert reverse_plan.recorded_agent_ports(slices) == numbers
+
+
+def test_port_of_another_protocol_has_no_target() -> None:
+    """The EndpointSlice is older than the Service."""
+    made = plan(service(), dns_slice(endpoint("10.1.0.1")))
+    assert not made.targets
 
 
 def test_dual_stack_pod_is_one_target() -> None:
