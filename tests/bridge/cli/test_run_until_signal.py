@@ -359,7 +359,7 @@ COMMANDS = {
         "kueue",
         "placement",
     ),
-    *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
+    *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain", "coredns"),
 }
 #: Commands that have commands, which have the examples.
 GROUPS = {"rbac", "config", "volume", "placement", "kueue", "fleet"}
