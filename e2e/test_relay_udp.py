@@ -22,10 +22,14 @@ from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.image_archives import Entry, Image, write_archive_once
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import Bridged
-from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import is_ready, uids, wait_for
 from e2e.test_relay import all_ready
-from e2e.test_relay_reverse import relays, slices
+from e2e.test_relay_reverse import (
+    apart,  # noqa: F401  # a fixture
+    loaded,  # noqa: F401  # a fixture
+    relays,
+    slices,
+)
 from e2e.workload_manifests import AGNHOST, config_map, pod
 
 #: The longest datagram of UDP over IPv4.
@@ -83,22 +87,6 @@ example.org:5353 {
     }
 }
 """
-
-
-@pytest.fixture(scope="module")
-def loaded(clusters: dict[str, Cluster]) -> str:
-    """The bridge's image, built from the current sources and loaded into the remote's node."""
-    return bridge_image.load(clusters["remote"], settings_from_environment().cache, silent)
-
-
-@pytest.fixture(autouse=True)
-def apart(
-    request: pytest.FixtureRequest, loaded: str, home: Cluster, remote: Cluster
-) -> Iterator[None]:
-    """The clusters without routes between their pods, and a bridge with the image."""
-    request.node.add_marker(pytest.mark.join("--network=relay", f"--relay-image={loaded}"))
-    with without_routes(home, remote):
-        yield
 
 
 def service(name: str) -> str:
@@ -191,7 +179,10 @@ def metric(bridged: Bridged, name: str) -> float:
     return sum(map(float, found))
 
 
-def test_remote_pod_exchanges_datagrams_with_homes_pods(bridged: Bridged, loaded: str) -> None:
+def test_remote_pod_exchanges_datagrams_with_homes_pods(
+    bridged: Bridged,
+    loaded: str,  # noqa: F811
+) -> None:
     """Clients are spread over home's pods, and each keeps its pod, also while the bridge is
     restarted."""
     served(bridged, loaded, 2)
@@ -213,7 +204,10 @@ def test_remote_pod_exchanges_datagrams_with_homes_pods(bridged: Bridged, loaded
 
 
 @pytest.mark.long
-def test_datagrams_arrive_again_after_each_fault(bridged: Bridged, loaded: str) -> None:
+def test_datagrams_arrive_again_after_each_fault(
+    bridged: Bridged,
+    loaded: str,  # noqa: F811
+) -> None:
     """The relay agent is deleted, the bridge is killed, home's pods are replaced, and the remote is
     cut off."""
     served(bridged, loaded, 2)
@@ -251,7 +245,10 @@ def test_datagrams_arrive_again_after_each_fault(bridged: Bridged, loaded: str) 
 
 
 @pytest.mark.long
-def test_many_clients_and_long_datagrams_are_answered(bridged: Bridged, loaded: str) -> None:
+def test_many_clients_and_long_datagrams_are_answered(
+    bridged: Bridged,
+    loaded: str,  # noqa: F811
+) -> None:
     """Each datagram is one at home, too, up to the longest."""
     bridge_image.load(bridged.home, settings_from_environment().cache, silent)
     near = bridged.home.node_names[0]

@@ -60,6 +60,9 @@ def test_names_with_homes_namespace_resolve_in_remote_pods(
     def reaches(asking: str, host: str, port: int = 80) -> str:
         return who_answers(remote, there, asking, host, port)
 
+    def wait_until_reached(asking: str, host: str, answers: str, port: int = 80) -> None:
+        wait_for(lambda: reaches(asking, host, port) == answers, f"{asking} reaches {host}")
+
     wait_for(lambda: reaches("asks", "web") == "web", "names of the own namespace resolve")
     full = f"web.{namespace}.svc.cluster.local"
     assert reaches("asks", full) == "", "another namespace is meant without the block"
@@ -67,15 +70,9 @@ def test_names_with_homes_namespace_resolve_in_remote_pods(
     add_block(bridged)
     for host in (f"web.{namespace}", f"web.{namespace}.svc", full, f"{full}.", "web"):
         for asking in ("asks", "asks-once"):
-            wait_for(
-                lambda host=host, asking=asking: reaches(asking, host) == "web",  # type: ignore[misc]
-                f"{asking} reaches {host}",
-            )
+            wait_until_reached(asking, host, "web")
     for host in (f"db.{namespace}", f"db-0.db.{namespace}.svc.cluster.local", "db-0.db"):
-        wait_for(
-            lambda host=host: reaches("asks", host, 8080) == "db-0",  # type: ignore[misc]
-            f"it reaches {host}",
-        )
+        wait_until_reached("asks", host, "db-0", port=8080)
     remotes_own = f"web.{there}.svc.cluster.local"
     wait_for(lambda: reaches("asks", remotes_own) == "web", "the remote's names stay")
     server_address = _dns_address(remote)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,7 +185,9 @@ def test_emptied_queue_takes_as_much_again() -> None:
     assert fill() == first
 
 
-def test_transport_that_is_full_again_keeps_the_rest_queued() -> None:
+def test_transport_that_is_full_again_keeps_the_rest_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sender = End()
     sender.stream.pause_writing()
     sender.send(*[(FLOW, b"x")] * 3)
@@ -194,7 +197,7 @@ def test_transport_that_is_full_again_keeps_the_rest_queued() -> None:
         real(data)
         sender.stream.pause_writing()
 
-    sender.transport.write = write  # type: ignore[method-assign]
+    monkeypatch.setattr(sender.transport, "write", write)
     sender.stream.resume_writing()
     assert len(sender.transport.written) == 1
     sender.stream.resume_writing()
