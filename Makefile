@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # Where it is set, each `bridge` command of a test compiles its modules again, a quarter of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-down test test-fast test-e2e test-long soak faults bench lint conformance conformance-smoke \
+.PHONY: help machine demo demo-down test test-fast test-e2e test-long soak faults bench lint conformance conformance-smoke \
         docs docs-write test-skew test-kind release release-verify release-reproduce release-sign release-lock
 
 help:
@@ -34,7 +34,7 @@ $(READY): pyproject.toml bridge/base/version.py e2e/setup.sh e2e/release/locks/d
 	@sh e2e/setup.sh $(PYTHON) $(VENV) >&2
 	@touch $@
 
-demo: $(READY)
+demo: machine $(READY)
 	@$(BIN)/python -m e2e.demo up
 
 demo-down: $(READY)
@@ -47,29 +47,37 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.language
 
-# Two workers for each processor: half of the time, a test waits for a socket or a timer.
-test-fast: lint
-	$(BIN)/pytest -n $$((2 * $$(getconf _NPROCESSORS_ONLN))) tests
+# Lint, both suites, and the record in .results/green.
+test: machine $(READY)
+	@$(BIN)/python -m e2e.gate run
 
-# Three sets of clusters side by side, with which tests use two processors fully: with four, they
-# wait for each other until their timeouts. A run that is too long ends with its failures.
-test-e2e: $(READY)
-	$(BIN)/pytest -n 3 --session-timeout 3600 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
-	  --junitxml .results/native.xml e2e
+test-fast: lint
+	@$(BIN)/python -m e2e.gate fast
+
+test-e2e: machine $(READY)
+	@$(BIN)/python -m e2e.gate e2e
+
+# Whether this machine can run clusters, before anything is built.
+machine:
+	@sh e2e/check-machine.sh
 
 # On kind. `python -m e2e.junit_comparison native=.results/native.xml kind=.results/kind.xml` compares.
 KIND_TESTS ?= e2e
 
 test-kind: $(READY)
 	CLUSTER_BRIDGE_E2E_BACKEND=kind CLUSTER_BRIDGE_E2E_PREFIX=$${CLUSTER_BRIDGE_E2E_PREFIX:-kind} \
-	  $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
+	  $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 20 -m core \
 	  --junitxml .results/kind.xml $(KIND_TESTS) $(ARGS)
 
-# What measures, what takes the whole machine, what needs programs that take minutes to build, and
-# variants and rare faults whose main case is a test of `make test`.
-test-long: $(READY)
+# All tests, with random seeds and fatal warnings, and no second attempt: first those that share the
+# machine, then those that measure or load it.
+STRICT := -W error::ResourceWarning -W error::pytest.PytestUnraisableExceptionWarning
+
+test-long: machine $(READY)
 	$(BIN)/python -m tests.fuzz
-	$(BIN)/pytest -m long e2e
+	$(BIN)/pytest -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal $(STRICT) tests
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder $(STRICT) -m 'not alone' e2e
+	$(BIN)/pytest $(STRICT) -m alone e2e
 
 soak: $(READY)
 	CLUSTER_BRIDGE_SOAK_SECONDS=$${CLUSTER_BRIDGE_SOAK_SECONDS:-300} $(BIN)/pytest -s e2e/test_soak.py
@@ -79,8 +87,6 @@ faults: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m e2e.bench short $(ARGS)
-
-test: test-fast test-e2e
 
 conformance: $(READY)
 	@$(BIN)/python -m e2e.conformance run $(ARGS)

@@ -1,16 +1,49 @@
-"""Fixtures for every test that talks to an API server: fake ones, and clients of them."""
+"""Settings of the tests without clusters, and their fixtures: fake API servers and clients of them.
+
+A test that leaves a child process fails, and the process is killed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+import os
+from collections.abc import AsyncIterator, Awaitable, Generator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Protocol
 
+import hypothesis
 import pytest
 
+from e2e.clusters.processes import children, end, identify
 from sync.kube.api_errors import Side
 from sync.kube.client import KubeClient
 from tests.fakeapi import Authority, FakeApi, client_config_for
+
+# Without a limit of wall-clock time for each example, and with the same examples in each run.
+hypothesis.settings.load_profile("ci")
+
+_CHILDREN = pytest.StashKey[frozenset[int]]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Remembers the processes of the test's fixtures, which the fixtures end."""
+    item.stash[_CHILDREN] = children(os.getpid())
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Kills the child processes that the test left, and fails the test for it."""
+    result = yield
+    before = item.stash.get(_CHILDREN, None)
+    left = frozenset() if before is None else children(os.getpid()) - before
+    running = [identity for pid in left if (identity := identify(pid)) is not None]
+    commands = [Path(f"/proc/{identity.pid}/cmdline").read_bytes() for identity in running]
+    for identity in running:
+        end(identity, grace=0)
+    assert not running, f"the test left child processes: {commands}"
+    return result
 
 
 class ClientFor(Protocol):

@@ -70,6 +70,15 @@ def identify(pid: int) -> Identity | None:
     return None if state in "ZX" else Identity(pid, ticks, boot_id())
 
 
+def children(pid: int) -> frozenset[int]:
+    """The pids of a process's children, those included that have ended and are not yet reaped."""
+    found = set[int]()
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(map(int, thread.read_text().split()))
+    return frozenset(found)
+
+
 def alive(identity: Identity | None) -> bool:
     """Whether exactly this process runs."""
     return identity is not None and identify(identity.pid) == identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +15,12 @@ from e2e.clusters.processes import Identity, Supervisor, alive, end, identify, p
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Supervisor:
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     """A supervisor without a network namespace, and with a plain file for a cgroup."""
-    return Supervisor(tmp_path / "records", tmp_path / "logs", tmp_path / "join", Path("-"))
+    made = Supervisor(tmp_path / "records", tmp_path / "logs", tmp_path / "join", Path("-"))
+    yield made
+    for name in made.names():
+        made.stop(name, grace=0)
 
 
 def _wait(condition: Callable[[], bool]) -> None:

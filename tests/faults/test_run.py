@@ -25,6 +25,7 @@ from e2e.faults.fault_model import COUNTED, JoinMode, Trial, tallies
 from e2e.faults.service_account_tokens import signed
 from e2e.faults.untouched_pods import NAMES, compare, runs
 from e2e.kubectl import Json
+from tests.child_process import child_process
 
 RUN_OPTIONS = {"seed": 7, "minutes": 30.0, "only": [], "took": 1800.0, "kubernetes": "1.34.4"}
 
@@ -175,12 +176,11 @@ for line in sys.stdin:
 
 def test_a_clock_steps_for_one_process_while_it_runs(tmp_path: Path) -> None:
     clock = Clock(tmp_path / "clock")
-    with subprocess.Popen(
+    with child_process(
         [sys.executable, "-c", _ECHO_SCRIPT],
         env={**os.environ, **clock.environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

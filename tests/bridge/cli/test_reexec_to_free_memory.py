@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.child_process import child_process
+
 SCRIPT = """
 import atexit, os, sys
 
@@ -35,9 +37,7 @@ tempfile.TemporaryFile = lambda: open("/dev/full", "wb")
 def bridge(*args: str | Path, before: str = "") -> tuple[int, list[str], str, int]:
     """Runs `bridge ARGS`: exit code, lines printed at exit, stderr, process id."""
     command = [sys.executable, "-c", before + SCRIPT, *args]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with child_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         output, error = process.communicate(timeout=15)
         return process.returncode, output.splitlines(), error, process.pid
 

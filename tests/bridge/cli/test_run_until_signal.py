@@ -33,6 +33,7 @@ from bridge.node.node_controller import NodeTaken
 from sync.kube.api_errors import Forbidden, KubeError, Unreachable
 from sync.namespaces.remote_namespace_creation import NamespaceMappingError
 from tests.bridge.cli.conftest import Invoke
+from tests.child_process import child_process
 
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -127,13 +128,8 @@ run_until_signal.run(command, exit_within=5.0)
 def hung_up(*, ignored: bool) -> tuple[int, str]:
     """The exit code and output of the command after two SIGHUPs, from a shell and its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _CLEANS_UP], stdout=subprocess.PIPE, text=True
-        )
-    finally:
+    with child_process([sys.executable, "-c", _CLEANS_UP], stdout=subprocess.PIPE) as process:
         signal.signal(signal.SIGHUP, before)
-    with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGHUP)
@@ -172,11 +168,8 @@ run_until_signal.run(command, reload=lambda: print("reloaded", flush=True))
 
 
 def test_sighup_reloads_without_a_terminal() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _RELOADS],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
+    with child_process(
+        [sys.executable, "-c", _RELOADS], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
@@ -191,8 +184,8 @@ def test_sighup_reloads_without_a_terminal() -> None:
 def test_sighup_of_a_terminal_stops() -> None:
     controller, terminal = os.openpty()
     try:
-        with subprocess.Popen(
-            [sys.executable, "-c", _RELOADS], stdin=terminal, stdout=subprocess.PIPE, text=True
+        with child_process(
+            [sys.executable, "-c", _RELOADS], stdin=terminal, stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "started\n"
