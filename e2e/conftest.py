@@ -4,16 +4,18 @@ The clusters are started once per run (`e2e.clusters.pytest_fixture`). Each test
 ``bridged`` has its own virtual node and home namespace, and leaves nothing behind in either
 cluster. Its bridge has exactly the permissions that `bridge rbac` prints (`e2e.service_accounts`).
 At the end of a run, the API servers' audit logs show which of them it used
-(`e2e.used_permissions`): a rejected request, a missing permission and an unused one each fail the
-run.
+(`e2e.used_permissions`): a rejected request and an undeclared permission fail the run, and an
+unused permission fails `make test-long`.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 #: Timeout of a test, without its fixtures: the first test may build the clusters' programs for
 #: minutes, and each step of that has its own limit.
 TEST_SECONDS = 300
+#: How long each test of `make test` took, by node ID: `python -m e2e.gate durations`.
+DURATIONS = Path(__file__).parent / "gate" / "durations.json"
+#: Estimate for a test that the file does not have.
+UNKNOWN_SECONDS = 60.0
 #: Resources that the bridge creates in the remote.
 _MANAGED_RESOURCES = "pods,configmaps,secrets,services,endpointslices,leases"
 
@@ -43,23 +49,43 @@ _MANAGED_RESOURCES = "pods,configmaps,secrets,services,endpointslices,leases"
 SIMULATED_NODES = 5
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Sets the timeout of these tests, and keeps tests that share a fixture of their module in one
+    pytest-xdist worker, which sets it up once."""
+    if _is_end_to_end(item):
+        item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
+        if _has_module_fixture(item.path):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sets the timeout of these tests, and sorts files with long timeouts first, so that no
-    pytest-xdist worker waits for one at the end."""
-    here = Path(__file__).parent
-    limits: dict[Path, list[int]] = {}
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
-            limits.setdefault(item.path, []).append(_limit(item))
-    order = {path: (-max(each), -len(each)) for path, each in limits.items()}
-    items.sort(key=lambda item: order.get(item.path, (0, 0)))
+    """Sorts these tests: the longest start first, so that no pytest-xdist worker waits for one at
+    the end."""
+    recorded: dict[str, float] = json.loads(DURATIONS.read_text())
+    seconds: dict[str, float] = {}
+    for item in filter(_is_end_to_end, items):
+        unit = _unit(item)
+        seconds[unit] = seconds.get(unit, 0.0) + recorded.get(_node_id(item), UNKNOWN_SECONDS)
+    items.sort(key=lambda item: -seconds.get(_unit(item), 0.0))
 
 
-def _limit(item: pytest.Item) -> int:
-    """The timeout of a test in seconds; the closest marker counts."""
-    marks = [mark.args[0] for mark in item.iter_markers("timeout") if mark.args]
-    return int(marks[0])
+def _is_end_to_end(item: pytest.Item) -> bool:
+    return Path(__file__).parent in item.path.parents
+
+
+def _unit(item: pytest.Item) -> str:
+    """Returns the name of the work for one worker: a test, or all tests of a file."""
+    return item.path.name if _has_module_fixture(item.path) else _node_id(item)
+
+
+def _node_id(item: pytest.Item) -> str:
+    """Without the name of the group, which pytest-xdist appends."""
+    return item.nodeid.removesuffix(f"@{item.path.name}")
+
+
+@cache
+def _has_module_fixture(path: Path) -> bool:
+    return 'pytest.fixture(scope="module")' in path.read_text()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,34 +98,6 @@ def pytest_runtest_makereport(
     if report.when == "call" and report.failed and isinstance(bridged, Bridged):
         report.sections.append(("clusters at the failure", bridged.summary()))
     return report
-
-
-# -- failures, when they happen --------------------------------------------------------------
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Has failures printed when they happen; only the process that reports has a terminal."""
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None:
-        config.pluginmanager.register(_ImmediateFailures(terminal))
-
-
-@dataclass(frozen=True)
-class _ImmediateFailures:
-    """Prints each failure at once: a run that is ended from outside prints no summary."""
-
-    terminal: pytest.TerminalReporter
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Prints the report of a failed test or fixture."""
-        if report.failed:
-            self.terminal.section(f"{report.nodeid}: {report.when} failed", red=True)
-            self.terminal.write_line(report.longreprtext)
-            for title, content in report.sections:
-                self.terminal.section(title, "-")
-                self.terminal.write_line(content)
 
 
 # -- permissions, at the end of a run --------------------------------------------------------
@@ -120,14 +118,19 @@ def pytest_testnodedown(node: Any) -> None:
         _permission_report(node.config).add(used)
 
 
+#: Exit code of pytest after a run with rejected, undeclared or unused permissions, which no second
+#: attempt of a test can repair (`e2e.gate.suites`).
+WRONG_PERMISSIONS = 9
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails a run with rejected, missing or unused permissions."""
+    """Fails a run with rejected, undeclared or unused permissions."""
     config, found = session.config, _permission_report(session.config)
     output = getattr(config, "workeroutput", None)
     if output is not None:
         output["used_permissions"] = found.as_json()
-    elif session.exitstatus == 0 and _permission_problems(config):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    elif session.exitstatus in (0, 1) and _permission_problems(config):
+        session.exitstatus = WRONG_PERMISSIONS
 
 
 def pytest_terminal_summary(
@@ -150,13 +153,14 @@ def _permission_problems(config: pytest.Config) -> list[str]:
 
 
 def _is_whole(config: pytest.Config) -> bool:
-    """Whether the run has all tests of this folder: only then a permission can be unused."""
+    """Whether the run has all tests of this folder that can share the machine, as a part of
+    `make test-long` has: only then a permission can be unused."""
     here = Path(__file__).parent
     chosen = [config.invocation_params.dir / argument for argument in config.args]
     narrowed = any(
         config.getoption(option, None)
         for option in ("keyword", "deselect", "ignore", "ignore_glob", "lf")
-    ) or config.getoption("markexpr", "") not in ("", "not long")
+    ) or config.getoption("markexpr", "") not in ("", "not alone")
     return not narrowed and any(path in (here, *here.parents) for path in chosen)
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from e2e import api_reader
 from e2e.clusters.cluster import Cluster
+from e2e.clusters.errors import CommandFailed
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -17,6 +18,8 @@ T = TypeVar("T")
 MANAGER = "cluster-bridge"
 #: Seconds until a condition is true: images are present, a container starts in two.
 PATIENCE = 60.0
+#: Polls of a condition before it fails: a machine can stall for longer than a short timeout.
+LEAST_POLLS = 5
 
 
 def get(
@@ -72,12 +75,21 @@ def get_events(cluster: Cluster, name: str, *, namespace: str) -> list[Json]:
 
 
 def wait_for(condition: Callable[[], T], what: str, *, seconds: float = PATIENCE) -> T:
-    """Polls until the condition is true, and returns its value. Fails with ``what`` at timeout."""
+    """Polls until the condition is true, and returns its value. Fails with ``what`` at timeout, but
+    not before `LEAST_POLLS`. A failed command or connection counts as not yet true."""
     deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
+    polls = 0
+    while True:
+        failure: Exception | None = None
+        try:
+            if answer := condition():
+                return answer
+        except (CommandFailed, OSError) as error:
+            failure = error
+        polls += 1
+        if time.monotonic() > deadline and polls >= LEAST_POLLS:
+            raise AssertionError(f"not in {seconds:.0f} s: {what}") from failure
         time.sleep(0.2)
-    return answer
 
 
 def create_namespace(cluster: Cluster, name: str) -> None:

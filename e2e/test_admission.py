@@ -39,7 +39,6 @@ def _first_pod(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
 
 
-@pytest.mark.long
 def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) -> None:
     """Neither for another QoS class, nor after a restart; home's own resize is applied."""
     log = bridged.remote.audit_log
@@ -107,6 +106,7 @@ def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) 
     assert bridged.events("UpdateRefused") == []
 
 
+@pytest.mark.core
 def test_a_pod_that_would_lose_its_user_namespace_never_runs(bridged: Bridged) -> None:
     """The pod waits with the reason and is created once the remote keeps the field; fields without
     security relevance only cause an Event."""

@@ -81,7 +81,6 @@ async def test_throttling_api_servers_lose_no_pod(
         await crowd.clear()
 
 
-@pytest.mark.long
 async def test_burst_of_one_namespace_does_not_delay_another(
     simulated: dict[str, Cluster], tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from e2e.clusters.cluster import Cluster
 #: Seconds for seven bridges in sequence.
 LIMIT = 600
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.alone
 
 
 def test_streams_in_short(home: Cluster, remote: Cluster, tmp_path: Path) -> None:

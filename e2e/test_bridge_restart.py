@@ -27,8 +27,8 @@ def _written(bridged: Bridged) -> list[Json]:
 @pytest.mark.parametrize(
     "crash",
     [
-        pytest.param(False, id="stopped with Ctrl-C", marks=pytest.mark.long),
-        pytest.param(True, id="killed"),
+        pytest.param(False, id="stopped with Ctrl-C"),
+        pytest.param(True, id="killed", marks=pytest.mark.core),
     ],
 )
 def test_restart_changes_nothing(bridged: Bridged, crash: bool) -> None:
@@ -59,6 +59,7 @@ def _is_still(bridged: Bridged) -> bool:
     return versions(_written(bridged)) == first
 
 
+@pytest.mark.core
 def test_changes_during_the_absence_are_applied(bridged: Bridged) -> None:
     """A pod that was deleted, one that was created, and one that ended while no bridge ran."""
     bridged.apply(busybox(bridged.node, "to-go", "sleep 3600"))

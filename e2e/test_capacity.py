@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,6 @@ from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import pod, shell
 from translators.capacity import pod_requests
 
-#: Seconds from a change in the remote to home's Node, and for the kubectl that checks it.
-SOON, ASKING = 2.0, 0.5
 #: The size of a worker that the test creates.
 LARGE = {
     "cpu": "8",
@@ -33,12 +31,11 @@ LARGE = {
 }
 
 
-@pytest.mark.long
 def test_requests_of_unmanaged_pods_are_not_offered(bridged: Bridged) -> None:
     """Less with an unmanaged pod, the same as before without it; nothing is written in between."""
     before = _allocatable(bridged)
     with _unmanaged_pod(bridged, "unmanaged", cpu="300m", memory="256Mi"):
-        _soon(
+        wait_for(
             lambda: _less(before, _allocatable(bridged)) == _requested(cpu="300m", memory="256Mi"),
             "the requests of the unmanaged pod are subtracted",
         )
@@ -46,13 +43,14 @@ def test_requests_of_unmanaged_pods_are_not_offered(bridged: Bridged) -> None:
         version = _node(bridged)["metadata"]["resourceVersion"]
         time.sleep(3)
         assert _node(bridged)["metadata"]["resourceVersion"] == version
-    _soon(lambda: _allocatable(bridged) == before, "all is offered again after the deletion")
+    wait_for(lambda: _allocatable(bridged) == before, "all is offered again after the deletion")
 
 
+@pytest.mark.core
 def test_scheduler_places_no_pod_on_a_full_remote(bridged: Bridged) -> None:
     """A pod that does not fit stays at home, and is scheduled after others were deleted."""
     with _unmanaged_pod(bridged, "greedy", cpu=f"{_allocatable(bridged)['cpu'] - 100}m"):
-        _soon(lambda: _allocatable(bridged)["cpu"] == 100, "the rest is offered")
+        wait_for(lambda: _allocatable(bridged)["cpu"] == 100, "the rest is offered")
         bridged.apply(_requesting_pod(bridged.node, "waits", cpu="200m"))
         bridged.apply(_requesting_pod(bridged.node, "fits", cpu="100m"))
         bridged.kubectl("wait", "--for=condition=Ready", "pod/fits", "--timeout=60s")
@@ -65,7 +63,6 @@ def test_scheduler_places_no_pod_on_a_full_remote(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
 
 
-@pytest.mark.long
 def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
     """A taint or cordon removes it from the sum; a PreferNoSchedule taint does not."""
     before, [name] = _allocatable(bridged), uids(get(bridged.remote, "nodes"))
@@ -76,15 +73,15 @@ def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
     ):
         remote(*begin)
         try:
-            _soon(lambda: _allocatable(bridged) == {}, f"nothing is offered after {begin}")
+            wait_for(lambda: _allocatable(bridged) == {}, f"nothing is offered after {begin}")
             ready = _condition(bridged, "Ready")
             assert (ready["status"], ready["reason"]) == ("True", "NoSchedulableNodes")
         finally:
             remote(*end)
-        _soon(lambda: _allocatable(bridged) == before, f"all is offered again after {end}")
+        wait_for(lambda: _allocatable(bridged) == before, f"all is offered again after {end}")
     remote("taint", "node", name, "a=b:PreferNoSchedule")
     try:
-        time.sleep(SOON)
+        time.sleep(2.0)
         assert _allocatable(bridged) == before
     finally:
         remote("taint", "node", name, "a:PreferNoSchedule-")
@@ -96,10 +93,8 @@ def test_options_limit_allocatable(bridged: Bridged) -> None:
     [theirs] = get(bridged.remote, "nodes")
     real = pod_requests.parse_resource_list(theirs["status"]["allocatable"])
     with _worker(bridged.remote, f"large-{bridged.namespace}"):
-        found = _soon(
-            lambda: "example.com/gpu" in _allocatable(bridged) and _allocatable(bridged),
-            "the large worker is offered",
-        )
+        wait_for(lambda: "example.com/gpu" in _allocatable(bridged), "the large worker is offered")
+        found = _allocatable(bridged)
         left = real["memory"] - unmanaged_requests(bridged, "memory") + 15 * 2**30
         assert found["memory"] == left // 2
         assert (found["cpu"], found["pods"]) == (2000, 7)
@@ -119,9 +114,11 @@ def test_options_limit_allocatable(bridged: Bridged) -> None:
         with _unmanaged_pod(
             bridged, "gpu", node=name, **{"example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
         ):
-            _soon(lambda: _allocatable(bridged)["example.com/gpu"] == 1, "half of two are left")
+            wait_for(lambda: _allocatable(bridged)["example.com/gpu"] == 1, "half of two are left")
             assert _allocatable(bridged)["hugepages-2Mi"] == 30 * 2**20
-    _soon(lambda: "example.com/gpu" not in _allocatable(bridged), "not offered without the worker")
+    wait_for(
+        lambda: "example.com/gpu" not in _allocatable(bridged), "not offered without the worker"
+    )
 
 
 def test_largest_pod_is_reported_as_annotation(bridged: Bridged) -> None:
@@ -146,14 +143,14 @@ def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
     remote("annotate", "namespace", namespace, "cluster-bridge.io/accepts-home=e2e")
     try:
         remote("create", "quota", "team", "-n", namespace, "--hard=requests.cpu=450m,pods=7")
-        _soon(
+        wait_for(
             lambda: (_allocatable(bridged)["cpu"], _allocatable(bridged)["pods"]) == (450, 7),
             "the node offers what the quota allows",
         )
         kind = "cluster-bridge.io/QuotaExhausted"
         assert _condition(bridged, kind)["status"] == "False"
         with _unmanaged_pod(bridged, "uses-it", namespace=namespace, cpu="50m"):
-            _soon(
+            wait_for(
                 lambda: _allocatable(bridged)["cpu"] == 400, "unmanaged pods use part of the quota"
             )
             for number in range(5):
@@ -163,7 +160,7 @@ def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
                 _condition(bridged, kind)["message"]
                 == f"namespace {namespace}, quota team: requests.cpu"
             )
-            time.sleep(SOON)
+            time.sleep(2.0)
             placed = [it for it in bridged.home_pods() if it["spec"].get("nodeName")]
             assert len(placed) == len(bridged.remote_pods()) - 1 == 2
             assert not [it for it in placed if it["status"].get("reason")], "none was refused"
@@ -172,7 +169,7 @@ def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
             lambda: _condition(bridged, kind)["status"] == "False", "part of the quota is free"
         )
         remote("delete", "quota", "team", "-n", namespace)
-        _soon(lambda: _allocatable(bridged)["cpu"] > 450, "no quota, no limit")
+        wait_for(lambda: _allocatable(bridged)["cpu"] > 450, "no quota, no limit")
     finally:
         remote("delete", "namespace", namespace, "--wait=false")
 
@@ -190,7 +187,6 @@ def pools(remote: Cluster, node_name: str) -> Iterator[str]:
 
 
 @pytest.mark.join("--node-selector", "pool=a")
-@pytest.mark.long
 def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     pools: str, bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:
@@ -217,7 +213,7 @@ def test_two_virtual_nodes_represent_two_pools_of_one_remote(
         assert placed["at-a"]["nodeName"] != pools
         assert placed["at-a"]["nodeSelector"] == {"pool": "a"}
         bridged.remote.kubectl("label", "node", pools, "pool-")
-        _soon(
+        wait_for(
             lambda: not get_one(bridged.home, "node", other)["status"].get("allocatable"),
             "a node that left the pool no longer counts",
         )
@@ -257,14 +253,6 @@ def _requested(**amounts: str) -> dict[str, int]:
 def _less(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     changes = {name: before[name] - after.get(name, 0) for name in before}
     return {name: change for name, change in changes.items() if change}
-
-
-def _soon(condition: Callable[[], object], what: str) -> dict[str, int]:
-    """Waits for the effect of a change just made in the remote; fails if it is late."""
-    began = time.monotonic()
-    found = wait_for(condition, what)
-    assert time.monotonic() - began < SOON + ASKING, f"late: {what}"
-    return found if isinstance(found, dict) else {}
 
 
 # -- unmanaged pods and nodes ----------------------------------------------------------------

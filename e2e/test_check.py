@@ -96,6 +96,7 @@ def pre(remote: Cluster) -> tuple[str | Path, ...]:
 # -- before a join -------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_precheck_passes_for_two_joinable_clusters(home: Cluster, remote: Cluster) -> None:
     """No finding is worse than info."""
     found = check("fresh", *pre(remote), home=home, code=0)
@@ -144,6 +145,7 @@ def left_over(remote: Cluster) -> Iterator[str]:
         remote.kubectl("delete", "namespace", name, "--wait=false")
 
 
+@pytest.mark.core
 def test_precheck_reports_credentials_and_permissions(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
@@ -215,7 +217,6 @@ spec:
 """
 
 
-@pytest.mark.long
 def test_check_reports_a_node_that_becomes_unhealthy(bridged: Bridged, tmp_path: Path) -> None:
     """Finds a healthy node, a quota, a name collision, a rejected pod, disconnected pod networks,
     an unreachable kubelet API and a stopped bridge, and writes a report without secrets."""

@@ -75,7 +75,6 @@ def _proxied(bridged: Bridged, node: str, path: str) -> str:
     return found.stdout
 
 
-@pytest.mark.long
 def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
     first, second = several.node, f"{several.node}-b"
     run = several.bridge

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from bridge.rbac.rbac_manifests import Account
 from e2e import service_accounts
 from e2e.conftest import Bridged
 from e2e.kubectl import get_events, get_one, uids, wait_for
 from e2e.workload_manifests import busybox
+
+pytestmark = pytest.mark.core
 
 #: Seconds until the report: the server caches the token for 10, an outage is reported after 15.
 REPORT_SECONDS = 60.0

@@ -88,7 +88,6 @@ def test_rotated_ca_and_moved_server_of_the_remote_are_followed(
     _followed(bridged, "remote", tmp_path)
 
 
-@pytest.mark.long
 def test_rotated_ca_and_moved_server_of_home_are_followed(bridged: Bridged, tmp_path: Path) -> None:
     _followed(bridged, "home", tmp_path)
 

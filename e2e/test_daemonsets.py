@@ -32,6 +32,7 @@ spec:
     return wait_for(bridged.home_pods, "the DaemonSet has made a pod")[0]
 
 
+@pytest.mark.core
 def test_skipped_pod_is_available_and_written_once(bridged: Bridged) -> None:
     """The pod is Ready, with one Event, without address and remote pod, and not written again; logs
     and exec return the reason."""

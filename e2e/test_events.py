@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, versions, wait_for
 from e2e.workload_manifests import busybox
@@ -16,6 +18,7 @@ BACK_OFF_SECONDS = 120.0
 QUIET = 5.0
 
 
+@pytest.mark.core
 def test_events_of_a_remote_pod_are_at_home_with_their_counts(bridged: Bridged) -> None:
     """One pod that runs and is deleted, and three that have problems."""
     bridged.apply(busybox(bridged.node, "lives", "sleep 3600"))

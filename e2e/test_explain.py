@@ -40,7 +40,6 @@ def _reasons(answer: Json) -> str:
     return " ".join(it["why"] for it in answer["waiting"])
 
 
-@pytest.mark.long
 def test_explanation_of_a_pod_matches_its_remote_pod(bridged: Bridged, tmp_path: Path) -> None:
     meta = {"labels": {"app": "web", "example.com/team": "a"}}
     env = [
@@ -92,6 +91,7 @@ def test_explanation_of_a_pod_matches_its_remote_pod(bridged: Bridged, tmp_path:
     assert "differences:" in people
 
 
+@pytest.mark.core
 def test_explanation_names_why_a_pod_does_not_run(bridged: Bridged, tmp_path: Path) -> None:
     node = bridged.node
     selector = {"kubernetes.io/hostname": node, "example.com/disk": "ssd"}
@@ -164,7 +164,6 @@ def test_missing_or_unbound_pvc_is_the_obstacle(bridged: Bridged, tmp_path: Path
     assert "PersistentVolumeClaim data is not bound at home" in answer["summary"]
 
 
-@pytest.mark.long
 def test_best_of_several_virtual_nodes_is_explained(
     bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:
@@ -190,7 +189,6 @@ def test_best_of_several_virtual_nodes_is_explained(
         assert fields == ["resources.requests[cpu]"]
 
 
-@pytest.mark.long
 def test_cordoned_remote_is_named_as_the_cause(bridged: Bridged, tmp_path: Path) -> None:
     file = tmp_path / "web.yaml"
     file.write_text(pod(bridged.node, "web"))

@@ -123,7 +123,6 @@ def _unmanaged(fleet: Fleet, namespace: str) -> Iterator[None]:
         fleet.remote.kubectl("delete", kind, "theirs", "-n", where, "--wait=false")
 
 
-@pytest.mark.long
 def test_glitch_evicts_nothing_and_a_lost_remote_is_replaced_by_tier(
     fleet: Fleet, namespace: str
 ) -> None:
@@ -223,7 +222,6 @@ def _home_class(fleet: Fleet, name: str) -> Iterator[None]:
             fleet.home.kubectl("delete", "storageclass", name, "--wait=false")
 
 
-@pytest.mark.long
 def test_pods_return_to_the_cheap_remote_once_it_has_room(fleet: Fleet, namespace: str) -> None:
     """At the policy's pace, except what a PodDisruptionBudget protects and what has data."""
     failback = {"podsPerMinute": 60 // PACE, "readyFor": "5s"}

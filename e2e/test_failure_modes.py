@@ -32,7 +32,7 @@ LOST = 90.0
 PATIENCE = 120.0
 
 #: The ways to cut a connection to a cluster.
-_CUTS = ["network", pytest.param("API server", marks=pytest.mark.long)]
+_CUTS = ["network", "API server"]
 
 #: A `bridge` that reports a later version.
 OTHER_VERSION = """
@@ -210,6 +210,7 @@ def test_crash(bridged: Bridged) -> None:
     steady.is_untouched()
 
 
+@pytest.mark.core
 def test_upgrade(bridged: Bridged) -> None:
     """Another version takes over running pods; the node is never NotReady."""
     steady = Steady(bridged)
@@ -238,7 +239,6 @@ def _kubeconfig(cluster: Cluster, account: str, path: Path) -> None:
     path.write_text(yaml.safe_dump(config))
 
 
-@pytest.mark.long
 def test_lost_credential_of_home(bridged: Bridged, tmp_path: Path) -> None:
     """Home considers the node lost; the bridge uses the new credential in the file."""
     home, account, path = bridged.home, bridged.node, tmp_path / "home.yaml"
@@ -293,7 +293,6 @@ def slow(cluster: Cluster, *, asleep: float, awake: float) -> Iterator[None]:
         dozing.join()
 
 
-@pytest.mark.long
 def test_slow_remote(bridged: Bridged) -> None:
     """Requests take longer; no pod is considered lost, and nothing is repeated."""
     steady = Steady(bridged)
@@ -318,10 +317,10 @@ def test_slow_remote(bridged: Bridged) -> None:
 @pytest.mark.parametrize(
     "away",
     [
-        pytest.param("neither", marks=pytest.mark.long),
-        pytest.param("home", marks=pytest.mark.long),
-        pytest.param("remote", marks=pytest.mark.long),
-        "both",
+        "neither",
+        "home",
+        "remote",
+        pytest.param("both", marks=pytest.mark.core),
     ],
 )
 def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
@@ -350,7 +349,6 @@ def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
 
 
 @pytest.mark.join("--network=relay")
-@pytest.mark.long
 def test_stop_with_a_relay_is_bounded(bridged: Bridged) -> None:
     """Home's Services lead to the bridge; it removes their EndpointSlices before it ends."""
     bridged.apply(web(bridged.node))

@@ -29,7 +29,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-@pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.timeout(LIMIT, func_only=True)
 def test_faults_lose_duplicate_and_leave_nothing(
     home: Cluster, remote: Cluster, tmp_path: Path

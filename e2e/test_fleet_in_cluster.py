@@ -155,7 +155,6 @@ def fleet(
     assert not left, "the nodes have left with their Remotes"
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("limited_remote")
 def test_installed_bridges_divide_remotes_and_are_replaced_without_effect_on_pods(

@@ -33,8 +33,6 @@ from e2e.workload_manifests import busybox, web
 
 #: Seconds from a crash of the leader to the first write of its successor.
 TAKEOVER = 5.0
-#: The same for a stop, which releases the Lease: less than a renewal.
-AT_ONCE = 1.3
 #: Seconds in which a resumed bridge detects that it lost its Lease.
 FOUND_OUT = 3.0
 TAKEOVERS = 10
@@ -83,7 +81,7 @@ def _serves(bridged: Bridged) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["kill -9", *(pytest.param(it, marks=pytest.mark.long) for it in ("SIGTERM", "SIGHUP"))]
+    "how", [pytest.param("kill -9", marks=pytest.mark.core), "SIGTERM", "SIGHUP"]
 )
 def test_standby_takes_over_and_pods_continue(
     bridged: Bridged, other: StandbyBridge, how: str
@@ -101,10 +99,9 @@ def test_standby_takes_over_and_pods_continue(
     else:
         bridged.bridge.kill()
     bridged.apply(busybox(bridged.node, "meanwhile", "sleep 3600", restart="Never"))
-    other.bridge.wait_for_log(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED)
     first = _of(other, writes(bridged.home, since=ended), theirs=True)[0]
     print(f"{how}: the first write of the next came after {first.at - ended:.2f} s")
-    assert first.at - ended < (TAKEOVER if how == "kill -9" else AT_ONCE)
 
     bridged.kubectl("wait", "--for=condition=Ready", "pod/meanwhile", "--timeout=60s")
     after = uids(bridged.remote_pods())
@@ -129,7 +126,7 @@ def test_suspended_bridge_writes_nothing_when_it_resumes(
     bridged.bridge.signal(signal.SIGSTOP)
     stopped = now()
     try:
-        other.bridge.wait_for_log(REGISTERED, seconds=15)
+        other.bridge.wait_for_log(REGISTERED)
         time.sleep(max(0.0, stopped + 8 - now()))
         bridged.kubectl("delete", "pod", "once", "--wait=false")
         bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
@@ -146,26 +143,25 @@ def test_suspended_bridge_writes_nothing_when_it_resumes(
     # It is the standby replica now, and takes over in turn.
     bridged.bridge.wait_for_log("standing by")
     other.bridge.kill()
-    bridged.bridge.wait_for_log(REGISTERED, times=2, seconds=15)
+    bridged.bridge.wait_for_log(REGISTERED, times=2)
     bridged.apply(busybox(bridged.node, "later", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/later", "--timeout=60s")
     made = _made(bridged, since=stopped)
     assert made == {"late": 1, "later": 1}
 
 
-@pytest.mark.long
 def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
     """Even though it reaches the remote, and sees changes to make there."""
     running = _running(bridged)
     assert bridged.bridge.stop() == 0
-    other.bridge.wait_for_log(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED)
     bridged.bridge.start(until="standing by")
 
     other.home_proxy.cut()
     cut = now()
-    bridged.bridge.wait_for_log(REGISTERED, times=2, seconds=15)
+    bridged.bridge.wait_for_log(REGISTERED, times=2)
     taken = now()
     assert taken - cut < TAKEOVER + 1
     bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
@@ -186,16 +182,15 @@ def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
     _serves(bridged)
 
 
-@pytest.mark.long
 def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridge) -> None:
     """It still holds the Lease, and nothing starts again."""
     running = _running(bridged)
     bridged.bridge.kill()
-    other.bridge.wait_for_log(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED)
     other.home_proxy.cut()
     # On a busy machine it may have lost the Lease for a moment before.
     before = other.bridge.log.read_text()
-    other.bridge.wait_for_log(SHUT, times=before.count(SHUT) + 1, seconds=15)
+    other.bridge.wait_for_log(SHUT, times=before.count(SHUT) + 1)
     shut = now()
     bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
     time.sleep(5)
@@ -213,7 +208,6 @@ def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridg
     _serves(bridged)
 
 
-@pytest.mark.long
 def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge) -> None:
     """Without --force the error names the leader, and nothing is changed."""
     _running(bridged)
@@ -236,7 +230,7 @@ def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge)
     assert not bridged.remote_pods()
 
 
-@pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.timeout(600, func_only=True)
 def test_clusters_agree_after_many_takeovers_under_load(
     bridged: Bridged, other: StandbyBridge
@@ -265,7 +259,7 @@ def test_clusters_agree_after_many_takeovers_under_load(
             took.append(
                 (
                     how,
-                    round(waiting.wait_for_log(REGISTERED, times=seen + 1, seconds=15) - began, 2),
+                    round(waiting.wait_for_log(REGISTERED, times=seen + 1) - began, 2),
                 )
             )
             mix.step()
@@ -280,7 +274,6 @@ def test_clusters_agree_after_many_takeovers_under_load(
     assert node["status"]["conditions"]
 
 
-@pytest.mark.long
 def test_bridge_without_the_remote_yields_to_one_that_reaches_it(
     bridged: Bridged, other: StandbyBridge, tmp_path: Path
 ) -> None:
@@ -291,18 +284,18 @@ def test_bridge_without_the_remote_yields_to_one_that_reaches_it(
     name = f"far-{bridged.namespace}"
     with administrator(bridged.remote, name, tmp_path, relay.server) as through:
         assert bridged.bridge.stop() == 0
-        other.bridge.wait_for_log(REGISTERED, seconds=15)
+        other.bridge.wait_for_log(REGISTERED)
         bridged.bridge.remote = through
         bridged.bridge.start(until="standing by")
         assert other.bridge.stop() == 0
-        bridged.bridge.wait_for_log(REGISTERED, times=2, seconds=15)
+        bridged.bridge.wait_for_log(REGISTERED, times=2)
         other.stand_by()
         cut = now()
         relay.close()
         taken = other.bridge.wait_for_log(REGISTERED, times=2, seconds=GIVES_WAY)
         print(f"measured: taken over {taken - cut:.1f} s after the way to the remote was lost")
         assert is_ready(get_one(bridged.home, "node", bridged.node)), "nothing was seen of it"
-        bridged.bridge.wait_for_log("gives node", seconds=15)
+        bridged.bridge.wait_for_log("gives node")
         _serves(bridged)
         after = uids(bridged.remote_pods())
         assert {it: after[it] for it in running} == running

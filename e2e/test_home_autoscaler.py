@@ -55,7 +55,6 @@ def test_pod_that_waits_in_the_remote_triggers_no_scale_up_at_home(bridged: Brid
 
 
 @pytest.mark.join("--elastic", f"{GPU}=2", "--elastic-timeout", "1s")
-@pytest.mark.long
 def test_pod_that_the_remote_gave_up_triggers_no_scale_up_at_home(bridged: Bridged) -> None:
     """The pod has ended; only home's scheduler decides on the one that its controller creates."""
     _waiting_pod(bridged, "train")

@@ -22,6 +22,8 @@ from e2e.raw_requests import RawRequests
 from e2e.service_accounts import IN_PLACE
 from e2e.workload_manifests import pod, volume_claim
 
+pytestmark = pytest.mark.core
+
 #: Begins every message of the policy.
 DENIED = "denied request: ServiceAccount cluster-bridge/"
 _PODS = "/api/v1/namespaces/NAMESPACE/pods"

@@ -41,6 +41,7 @@ def token_secrets(bridged: Bridged) -> list[Json]:
     return [it for it in found if it["metadata"]["name"].startswith("cluster-bridge-token-")]
 
 
+@pytest.mark.core
 def test_pod_has_its_home_identity_at_homes_api_server(bridged: Bridged) -> None:
     bridged.kubectl("create", "serviceaccount", "clerk")
     source = {"audience": "vault", "expirationSeconds": 600, "path": "token"}

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from e2e import bridge_process
@@ -27,6 +28,7 @@ def _impersonating(cluster: Cluster, path: Path, user: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.mark.core
 def test_impersonated_user_without_permissions_is_refused(
     home: Cluster, remote: Cluster, tmp_path: Path, node_name: str
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ def is_refused_elsewhere(it: Install) -> None:
     assert f"{it.place}-b" not in uids(get(it.home, "namespaces"))
 
 
+@pytest.mark.core
 def test_installation_is_created_changed_and_removed(installing: Install) -> None:
     it = installing
     joined = it.join()
@@ -128,7 +128,6 @@ def test_installed_bridges_keep_their_renewed_token_in_the_state_secret(
         service_accounts.take_away(it.remote, own)
 
 
-@pytest.mark.long
 def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: Install) -> None:
     """An image that does not exist, without a tag: a server defaults to pull such an image always,
     which must not stay. Then a bridge that ends by itself; the node is never created."""
@@ -205,9 +204,6 @@ def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Inst
     wait_for(lambda: [is_ready(pod) for pod in it.webhooks()] == [True, True], "another is there")
     killed = ("delete", "pod", "-n", it.place, second, "--grace-period=0", "--force")
     it.home.kubectl(*killed)
-    begun = time.monotonic()
-    it.is_changed()
-    assert time.monotonic() - begun < 10
     wait_for(it.is_changed, "the other replica answers")
 
     undone = bridge_process.run("unoffload", it.namespace, home=it.home)

@@ -9,7 +9,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import yaml
 
 from bridge.rbac.rbac_manifests import Account
@@ -69,7 +68,6 @@ def leaves_nothing(it: Install) -> None:
     wait_for(lambda: it.place not in uids(get(it.home, "namespaces")), "its namespace was deleted")
 
 
-@pytest.mark.long
 def test_replicas_of_an_installation_are_the_node_with_one_certificate(
     installing: Install,
 ) -> None:
@@ -127,7 +125,6 @@ def test_replicas_of_an_installation_are_the_node_with_one_certificate(
     leaves_nothing(it)
 
 
-@pytest.mark.long
 def test_bridge_that_is_its_account_becomes_the_node_by_an_upgrade(installing: Install) -> None:
     it = installing
     done = it.install("--replicas", "1")
@@ -163,7 +160,6 @@ def test_installed_bridge_waits_for_the_approval_of_a_person(installing: Install
     leaves_nothing(it)
 
 
-@pytest.mark.long
 def test_kustomize_installation_keeps_the_renewed_token_in_the_state_secret(
     installing: Install, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def _reason(status: Json) -> str:
     return next(str(c["reason"]) for c in status["conditions"] if c["type"] == "Failed")
 
 
+@pytest.mark.core
 def test_jobs_complete_and_fail_by_their_policies(bridged: Bridged) -> None:
     """Indexed completion, backoffLimit with both restart policies, podFailurePolicy."""
     _job(
@@ -79,7 +80,6 @@ def test_jobs_complete_and_fail_by_their_policies(bridged: Bridged) -> None:
     assert (policy["failed"], _reason(policy)) == (1, "PodFailurePolicy")
 
 
-@pytest.mark.long
 def test_disruption_in_the_remote_can_be_ignored_by_a_job(bridged: Bridged) -> None:
     """`podFailurePolicy` ignores DisruptionTarget: the Job gets another pod and no failure."""
     ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}

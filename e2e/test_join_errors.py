@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ import yaml
 from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import made_by_bridge
-
-#: Maximum seconds until the error, beyond those in which this machine starts the command.
-PROMISED = 15.0
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -45,17 +41,12 @@ def _wrong_ca(config: dict[str, Any], other: Cluster) -> None:
             _cluster(config)[key] = theirs[key]
 
 
-def _join(home: Cluster, kubeconfig: Path, *args: str) -> tuple[int, str, float]:
-    """Exit code and standard error of a join, and how many seconds longer it took than a command
-    that only starts, right before it: on a busy machine a start alone takes many."""
-    begin = time.monotonic()
-    bridge_process.run("--version")
-    start = time.monotonic() - begin
-    begin = time.monotonic()
+def _join(home: Cluster, kubeconfig: Path, *args: str) -> tuple[int, str]:
+    """Exit code and standard error of a join."""
     done = bridge_process.run(
         "join", "--kubeconfig", kubeconfig, "--name", "never", "--port", "0", *args, home=home
     )
-    return done.returncode, done.stderr, time.monotonic() - begin - start
+    return done.returncode, done.stderr
 
 
 def _closed_port() -> int:
@@ -104,12 +95,11 @@ def test_each_unusable_kubeconfig_gives_one_clear_error(
         change(config)
         path = tmp_path / f"{name.replace(' ', '-')}.yaml"
         path.write_text(yaml.safe_dump(config))
-        code, error, seconds = _join(home, path)
+        code, error = _join(home, path)
         errors = [line for line in error.splitlines() if line.startswith("error: ")]
         assert (code, len(errors)) == (1, 1), f"{name}: {error}"
         assert expected in errors[0], name
         assert "Traceback" not in error
-        assert seconds < PROMISED, name
         for value in _user(config).values():
             assert str(value) not in error, f"{name}: a credential was printed"
     silent.close()
@@ -128,20 +118,19 @@ def test_file_that_is_no_kubeconfig_is_rejected(
     path = tmp_path / "remote.yaml"
     if content is not None:
         path.write_bytes(content)
-    code, error, seconds = _join(home, path)
+    code, error = _join(home, path)
     assert code == 1
     assert expected in error
     assert str(path) in error
-    assert seconds < PROMISED
 
 
+@pytest.mark.core
 def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
     """A cluster cannot be its own remote."""
     before = made_by_bridge(home)
-    code, error, seconds = _join(home, home.kubeconfig)
+    code, error = _join(home, home.kubeconfig)
     assert code == 1
     assert "is the home cluster itself" in error
-    assert seconds < PROMISED
     assert made_by_bridge(home) <= before
 
 
@@ -149,14 +138,9 @@ def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
     ("args", "expected"),
     [
         (("--taints", "nonsense"), "--taints"),
-        *(
-            pytest.param((option, value), option, marks=pytest.mark.long)
-            for option, value in (
-                ("--home-name", "Not Good"),
-                ("--address", "somewhere"),
-                ("--namespace-template", "fixed"),
-            )
-        ),
+        (("--home-name", "Not Good"), "--home-name"),
+        (("--address", "somewhere"), "--address"),
+        (("--namespace-template", "fixed"), "--namespace-template"),
     ],
     ids=["taint", "home name", "address", "namespace template"],
 )
@@ -164,6 +148,6 @@ def test_meaningless_option_is_rejected(
     home: Cluster, remote: Cluster, args: tuple[str, ...], expected: str
 ) -> None:
     """The error names the option."""
-    code, error, _ = _join(home, remote.kubeconfig, *args)
+    code, error = _join(home, remote.kubeconfig, *args)
     assert code in (1, 2)
     assert expected in error

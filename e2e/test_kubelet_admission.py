@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, uids, wait_for
 from e2e.workload_manifests import pod, shell
@@ -41,7 +39,6 @@ def test_pod_that_selects_another_node_is_rejected(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/here", "--timeout=60s")
 
 
-@pytest.mark.long
 def test_deadline_counts_while_the_remote_finds_no_node(bridged: Bridged) -> None:
     """Two pods request one port of the remote's only node, which `baseline` forbids."""
     privileged = "pod-security.kubernetes.io/enforce=privileged"

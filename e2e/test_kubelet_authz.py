@@ -49,6 +49,7 @@ def proxy_role(bridged: Bridged) -> Iterator[str]:
     bridged.home.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found")
 
 
+@pytest.mark.core
 def test_unauthenticated_callers_are_rejected(
     bridged: Bridged, admin: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_unauthenticated_callers_are_rejected(
         status_of(at, "/pods", pair=(pair.certificate, pair.key))
 
 
+@pytest.mark.core
 def test_service_account_is_authorised_until_its_permission_is_removed(
     bridged: Bridged, proxy_role: str
 ) -> None:
@@ -141,6 +143,7 @@ def test_anonymous_callers_are_authorised_with_the_option(
     assert configz["authentication"]["anonymous"] == {"enabled": True}
 
 
+@pytest.mark.core
 def test_only_pods_of_the_node_and_kubelet_paths_are_reachable(
     bridged: Bridged, admin: tuple[Path, Path]
 ) -> None:

@@ -1,6 +1,6 @@
 """The real Kueue admits whole Jobs to one remote: with two remotes, queues, preemption and losses.
 
-Part of `make test-long`: Kueue's first build takes some minutes.
+Kueue's first build takes some minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from e2e.workload_manifests import BUSYBOX
 from sync.kueue.fits_controller import LOST_SECONDS
 from translators.capacity import pod_requests
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 QUEUE = "virtual-nodes"
 #: Seconds until the bridge reports that it cannot reach its remote, and home shows it.

@@ -28,6 +28,7 @@ def _pod(bridged: Bridged, name: str = "waits") -> Json:
     return get_one(bridged.home, "pod", name, namespace=bridged.namespace)
 
 
+@pytest.mark.core
 @pytest.mark.unbound
 def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged) -> None:
     """The pod's status names missing permissions and remedy; the remedy works without a restart."""
@@ -77,6 +78,7 @@ def test_unbound_namespace_does_not_block_others(bridged: Bridged) -> None:
         bridged.home.kubectl("delete", "namespace", other, "--wait=false")
 
 
+@pytest.mark.core
 def test_missing_permission_is_named_before_anything_is_created(
     home: Cluster, limited: Limited, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox, web
 
 
+@pytest.mark.core
 def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> None:
     """It is rejected while a bridge serves the node; then it prints its plan and removes all."""
     bridged.apply(busybox(bridged.node, "one", "sleep 3600"))
@@ -123,6 +124,7 @@ def row(bridged: Bridged) -> list[str]:
     return next((row for row in rows if bridged.node in row), [])
 
 
+@pytest.mark.core
 def test_leave_leaves_no_managed_object_of_any_resource(bridged: Bridged) -> None:
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -174,6 +176,7 @@ def test_leave_removes_the_cert_dir(bridged: Bridged, tmp_path: Path, approved: 
 # -- unreachable remote ----------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_forced_leave_succeeds_without_the_remote(bridged: Bridged) -> None:
     """Only with --force; when the remote is reachable again, the remains can be removed."""
     bridged.apply(web(bridged.node))
@@ -262,7 +265,7 @@ spec:
     "served",
     [
         pytest.param(False, id="bridge has stopped"),
-        pytest.param(True, id="bridge serves", marks=pytest.mark.long),
+        pytest.param(True, id="bridge serves"),
     ],
 )
 def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) -> None:
@@ -300,7 +303,6 @@ def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) ->
     wait_for(lambda: is_clean(bridged), "all has gone")
 
 
-@pytest.mark.long
 def test_leave_with_drain_times_out_at_an_exhausted_budget(bridged: Bridged) -> None:
     bridged.apply(busybox(bridged.node, "only", "sleep 3600"))
     bridged.kubectl("create", "pdb", "only", "--selector=app=only", "--min-available=1")
@@ -317,7 +319,6 @@ def test_leave_with_drain_times_out_at_an_exhausted_budget(bridged: Bridged) -> 
 # -- interruption ----------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_interrupted_leave_completes_when_repeated(bridged: Bridged) -> None:
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")

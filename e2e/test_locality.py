@@ -74,7 +74,6 @@ def _scale_down(bridged: Bridged, gone: str, remaining: str) -> str:
     return remaining
 
 
-@pytest.mark.long
 def test_client_in_the_remote_prefers_pods_there(bridged: Bridged) -> None:
     """With pod networks that are connected: endpoints of home are copied to the remote."""
     _apply(bridged, test_relay_reverse.client(bridged))

@@ -6,11 +6,15 @@ import json
 import subprocess
 import urllib.request
 
+import pytest
+
 from e2e.conftest import Bridged
 from e2e.kubectl import PATIENCE, get, get_one, is_ready, made_by_bridge, uids, wait_for
 from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import busybox, web
 from translators import quantity
+
+pytestmark = pytest.mark.core
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with a margin.
 VOLUME_SECONDS = 100.0
@@ -231,11 +235,10 @@ def test_node_has_the_fields_of_a_node_and_the_remotes_capacity(bridged: Bridged
         wait_for(
             lambda: "cpu" not in _allocatable(bridged),
             "a cordoned node counts no more",
-            seconds=10,
         )
     finally:
         bridged.remote.kubectl("uncordon", name)
-    wait_for(lambda: "cpu" in _allocatable(bridged), "it counts again", seconds=10)
+    wait_for(lambda: "cpu" in _allocatable(bridged), "it counts again")
 
 
 def _allocatable(bridged: Bridged) -> dict[str, str]:

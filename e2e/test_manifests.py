@@ -86,7 +86,6 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
     return by_name(done.stdout)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("namespace", "options", "values"),
     [
@@ -166,7 +165,6 @@ def test_chart_equals_rendered_manifests(
         assert charted[key] == obj, key
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("url", ["", "https://docs.example/{alert}.html?v=$1:"])
 def test_alerts_of_the_chart_equal_the_printed_ones(helm: Path, tmp_path: Path, url: str) -> None:
     printed = bridge_process.run("alerts", "--namespace", "seen", "--runbook-url", url).stdout
@@ -180,7 +178,6 @@ def test_alerts_of_the_chart_equal_the_printed_ones(helm: Path, tmp_path: Path, 
     assert by_name(done.stdout)[key] == by_name(printed)[key]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "values"),
     [
@@ -209,7 +206,6 @@ def test_dashboard_of_the_chart_equals_the_rendered_one(
         assert charted[key] == obj, key
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [
@@ -229,7 +225,6 @@ def test_invalid_chart_values_are_rejected(helm: Path, values: list[str]) -> Non
     assert "values don't meet the specifications of the schema" in done.stderr
 
 
-@pytest.mark.long
 def test_chart_mounts_an_existing_secret(helm: Path) -> None:
     values = ("--set", "node=far,existingSecret=of-vault", "--kube-version", DEFAULT_KUBERNETES)
     done = run(helm, "template", "release", MANIFESTS / "chart", *values)
@@ -242,7 +237,6 @@ def test_chart_mounts_an_existing_secret(helm: Path) -> None:
     assert "annotations" not in bridge["spec"]["template"]["metadata"]
 
 
-@pytest.mark.long
 def test_chart_passes_helm_lint(helm: Path) -> None:
     done = run(helm, "lint", "--strict", MANIFESTS / "chart", "--set", "node=far,kubeconfig=x")
     assert done.returncode == 0, done.stdout + done.stderr

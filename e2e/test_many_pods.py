@@ -1,7 +1,6 @@
 """Many pods are created, updated and deleted at once; both clusters agree on every object.
 
-`make test` does this with 400 pods, and `make test-long`, which has the machine to itself, with
-2,000.
+This is done with 400 pods next to other tests, and with 2,000 alone.
 
 The remote's nodes are simulated, in separate clusters: see `e2e.bench.pods` for the load and
 `e2e.audit` for the checks.
@@ -53,7 +52,7 @@ LOGGED = 3.0
     "shape",
     [
         pytest.param(SHAPE, id="400"),
-        pytest.param(LARGE_SHAPE, id="2000", marks=pytest.mark.long),
+        pytest.param(LARGE_SHAPE, id="2000", marks=pytest.mark.alone),
     ],
 )
 async def test_many_pods_are_created_updated_and_deleted(

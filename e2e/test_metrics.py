@@ -135,6 +135,7 @@ def foreign(remote: Cluster) -> Iterator[str]:
     remote.kubectl("delete", "pod", "-n", "default", name, "--wait=false")
 
 
+@pytest.mark.core
 @pytest.mark.usefixtures("metrics_server")
 def test_kubectl_top_equals_the_remote_kubelets_metrics(bridged: Bridged, foreign: str) -> None:
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
@@ -162,7 +163,6 @@ def test_kubectl_top_equals_the_remote_kubelets_metrics(bridged: Bridged, foreig
 
 
 @pytest.mark.usefixtures("metrics_server")
-@pytest.mark.long
 def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
     template = json.loads(pod(bridged.node, "web", containers=[busy("web", BURN_ON_DEMAND)]))
     labels = {"app": "web"}
@@ -204,7 +204,6 @@ def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
     wait_for(lambda: running() == 1, "1 pod is left", seconds=METRICS_SECONDS)
 
 
-@pytest.mark.long
 def test_counters_never_decrease_when_pods_end_or_the_bridge_restarts(bridged: Bridged) -> None:
     run(bridged, "ends", busy())
     run(bridged, "stays", busy())

@@ -52,6 +52,7 @@ def _reason(bridged: Bridged, name: str) -> str:
     return str(pod["status"].get("reason", ""))
 
 
+@pytest.mark.core
 def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> None:
     """An unmanaged pod and ConfigMap keep UIDs and versions; home's pods wait with a reason."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
@@ -98,6 +99,7 @@ def _spec_and_uid(bridged: Bridged) -> list[tuple[str, str, str]]:
     return found
 
 
+@pytest.mark.core
 @pytest.mark.join("--accept-namespaces=test-*")
 def test_unmanaged_namespace_is_rejected_unless_handed_over(bridged: Bridged) -> None:
     """An unmanaged namespace is not used before its owners hand it over."""
@@ -116,7 +118,6 @@ def test_unmanaged_namespace_is_rejected_unless_handed_over(bridged: Bridged) ->
         bridged.remote.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-@pytest.mark.long
 def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
     bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_home_sends_nothing_to_a_namespace_prepared_by_a_tenant(bridged: Bridged
         bridged.kubectl("delete", "pod", "victim", "--timeout=60s")
 
 
+@pytest.mark.core
 def test_forged_pod_of_a_tenant_does_not_block_a_restart(bridged: Bridged) -> None:
     """A pod with the bridge's labels, in a namespace with them."""
     bridged.apply(pod(bridged.node, "ours"))

@@ -18,7 +18,6 @@ def _there(bridged: Bridged) -> str | None:
 
 
 @pytest.mark.join("--namespace-linger=2")
-@pytest.mark.long
 def test_empty_namespace_is_deleted_and_recreated(bridged: Bridged) -> None:
     """Pods created during the deletion wait, and start in a new one."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
@@ -44,6 +43,7 @@ def test_namespace_deleted_under_its_pods_is_recreated(bridged: Bridged) -> None
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
 
 
+@pytest.mark.core
 @pytest.mark.join("--namespace-linger=2")
 def test_namespace_with_unmanaged_objects_stays(bridged: Bridged) -> None:
     """One unmanaged ConfigMap suffices."""

@@ -12,6 +12,8 @@ from e2e.conftest import Bridged
 from e2e.kubectl import get_one
 from e2e.workload_manifests import AGNHOST
 
+pytestmark = pytest.mark.core
+
 #: A pod of the remote that is not the bridge's, and that accepts connections.
 _LISTENER = f"""
 apiVersion: v1

@@ -69,7 +69,6 @@ def test_deleted_node_and_lease_are_recreated_and_pods_continue(bridged: Bridged
     assert uids(bridged.remote_pods()) == running
 
 
-@pytest.mark.long
 def test_cordon_and_drain_by_users_survive_a_restart(bridged: Bridged) -> None:
     """A drained Deployment waits, and returns after uncordon."""
     bridged.apply(web(bridged.node))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
@@ -109,7 +107,6 @@ def controlled(kind: str, node: str, name: str) -> str:
     return made.replace(f"  serviceName: {name}\n", "") if kind == "Deployment" else made
 
 
-@pytest.mark.long
 def test_pods_of_a_permanently_lost_node_are_replaced_and_none_runs_twice(
     bridged: Bridged,
 ) -> None:

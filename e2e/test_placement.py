@@ -157,7 +157,6 @@ def _set_cpu(fleet: Fleet, resize: tuple[str, ...], cpu: str) -> None:
     fleet.remote.kubectl(*resize, json.dumps({"status": status}))
 
 
-@pytest.mark.long
 def test_pod_that_one_remote_refuses_goes_to_the_next(fleet: Fleet, namespace: str) -> None:
     """Cheap's nodes lack the label by which the pod is spread."""
     fleet.policy(namespace, tiers=TIERS[1:])
@@ -173,7 +172,6 @@ def test_pod_that_one_remote_refuses_goes_to_the_next(fleet: Fleet, namespace: s
     assert {it["status"].get("reason") for it in pods} >= {"RemoteUnschedulable"}
 
 
-@pytest.mark.long
 def test_pods_are_released_without_a_placer(fleet: Fleet, namespace: str) -> None:
     """Meanwhile, the API server holds exactly the pods that a policy is for."""
     fleet.kill_placer()

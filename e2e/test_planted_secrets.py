@@ -20,6 +20,8 @@ from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json
 from e2e.workload_manifests import busybox
 
+pytestmark = pytest.mark.core
+
 CANARY = "canary-4711"
 
 

@@ -38,6 +38,7 @@ def _rejection(bridged: Bridged, name: str) -> str:
     return message
 
 
+@pytest.mark.core
 def test_privileged_pod_runs_once_home_labels_its_namespace(bridged: Bridged) -> None:
     bridged.apply(pod(bridged.node, "plain"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/plain", "--timeout=90s")

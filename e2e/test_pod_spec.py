@@ -17,6 +17,7 @@ from translators.pods.field_rules import rule_for
 VOLUME_SECONDS = 100.0
 
 
+@pytest.mark.core
 def test_every_field_of_this_api_server_is_decided(home: Cluster) -> None:
     """The table of fields equals the schema that the API server publishes."""
     published = json.loads(home.kubectl("get", "--raw", "/openapi/v3/api/v1").stdout)
@@ -47,7 +48,6 @@ def _referred(schemas: Json, field: Json) -> Json:
     return found
 
 
-@pytest.mark.long
 def test_pod_with_a_large_spec_runs_as_at_home(bridged: Bridged) -> None:
     """Init container, sidecar, probes, hooks, security, names, DNS and placement."""
     bridged.apply(_rich(bridged.node))
@@ -219,6 +219,7 @@ def urgent(home: Cluster, remote: Cluster) -> Iterator[str]:
     remote.kubectl("delete", "priorityclass", "e2e-both")
 
 
+@pytest.mark.core
 def test_priority_is_resolved_in_the_remote_and_drops_are_reported(
     bridged: Bridged, urgent: str
 ) -> None:
@@ -234,6 +235,7 @@ def test_priority_is_resolved_in_the_remote_and_drops_are_reported(
     assert event["message"].startswith("spec.priorityClassName: e2e-missing is not a PriorityClass")
 
 
+@pytest.mark.core
 def test_rejected_pod_has_a_reason_and_its_successor_runs(bridged: Bridged) -> None:
     """It waits with the reason in status and an Event; the remote has no object of it."""
     claims = [{"name": "gpu", "resourceClaimName": "none"}]

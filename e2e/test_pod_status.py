@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, is_ready, wait_for
 from e2e.workload_manifests import busybox
@@ -13,6 +15,7 @@ def _pod(bridged: Bridged, name: str) -> Json:
     return get_one(bridged.home, "pod", name, namespace=bridged.namespace)
 
 
+@pytest.mark.core
 def test_readiness_gates_and_conditions_of_others_are_respected(bridged: Bridged) -> None:
     """Home sets a readiness gate; conditions of other writers stay; the address is the node's."""
     gated = busybox(bridged.node, "gated", "sleep 3600").replace(

@@ -38,6 +38,7 @@ def _with_grace(manifest: str, seconds: int) -> str:
     )
 
 
+@pytest.mark.core
 def test_graceful_deletion_runs_prestop_and_keeps_the_exit_code(bridged: Bridged) -> None:
     """Home's last status has the exit code of the container's TERM handler."""
     bridged.apply(
@@ -76,7 +77,6 @@ spec:
     wait_for(lambda: not bridged.home_pods(), "the home pod was deleted")
 
 
-@pytest.mark.long
 def test_grace_period_can_be_shortened_or_zero(bridged: Bridged) -> None:
     """Shortened, force-deleted, and deleted before it could start."""
     for name in ("shortened", "forced"):
@@ -115,6 +115,7 @@ def _grace_there(bridged: Bridged, name: str) -> int | None:
     return grace
 
 
+@pytest.mark.core
 def test_pod_lost_in_the_remote_is_recreated_or_failed(bridged: Bridged) -> None:
     """Deleted manually, and evicted by the API: the restart policy determines the result."""
     bridged.apply(busybox(bridged.node, "again", STUBBORN))
@@ -186,7 +187,6 @@ def test_deletion_during_a_remote_outage_is_not_lost(bridged: Bridged) -> None:
     wait_for(lambda: not bridged.remote_pods(), "and in the remote")
 
 
-@pytest.mark.long
 def test_statefulset_recreates_its_pod_under_the_same_name(bridged: Bridged) -> None:
     """A new UID at home means a new remote pod."""
     bridged.apply(

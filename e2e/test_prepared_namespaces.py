@@ -43,6 +43,7 @@ def _may(remote: Cluster, *what: str) -> bool:
     return remote.kubectl("auth", "can-i", *what, check=False).stdout.strip() == "yes"
 
 
+@pytest.mark.core
 def test_join_with_reads_of_the_whole_remote_works_in_prepared_namespaces_alone(
     home: Cluster, remote: Cluster, limited: Limited, node_name: str, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ def addresses(bridged: Bridged) -> list[str]:
     ("refuse", "reason"),
     [
         pytest.param(webhook_without_backend, "RemoteServerError", id="webhook"),
-        pytest.param(exhausted_quota, "RemoteForbidden", id="quota", marks=pytest.mark.long),
+        pytest.param(exhausted_quota, "RemoteForbidden", id="quota"),
     ],
 )
 def test_pod_that_cannot_be_recreated_leaves_its_services(

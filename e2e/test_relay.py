@@ -24,8 +24,6 @@ from e2e.workload_manifests import AGNHOST, BUSYBOX
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"
 #: Seconds until a Service has lost the pods of an unreachable remote.
 CUT_OFF = 10.0
-#: Seconds after a restart until new connections work.
-BACK = 2.0
 
 _SERVICE = """
 apiVersion: v1
@@ -141,6 +139,7 @@ def ask(bridged: Bridged, host: str) -> str:
     return bridged.kubectl("exec", "client", "--", "sh", "-c", script, check=False)
 
 
+@pytest.mark.core
 @pytest.mark.join("--network=relay")
 def test_pods_of_both_clusters_serve_one_service_through_faults(
     bridged: Bridged,
@@ -169,7 +168,7 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
     bridged.bridge.stop()
     assert slices(bridged) == [], "a bridge that stops takes back what it published"
     bridged.bridge.start()
-    wait_for(lambda: slices(bridged), "the Service is back", seconds=BACK)
+    wait_for(lambda: slices(bridged), "the Service is back")
     wait_for(lambda: ask(bridged, host).startswith("web-far"), "the remote's pod answers")
     seen = asking.finish()
 
@@ -184,7 +183,6 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
 
 
 @pytest.mark.join("--network=relay")
-@pytest.mark.long
 def test_unreachable_remote_leaves_the_service_to_homes_pods(bridged: Bridged) -> None:
     bridged.apply(
         service("web")
@@ -294,7 +292,7 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
     bridged.bridge.kill()
     bridged.bridge.start()
     began = time.monotonic()
-    wait_for(lambda: run(f"timeout 2 wget -q -O - http://{host}/sum"), "it serves", seconds=BACK)
+    wait_for(lambda: run(f"timeout 2 wget -q -O - http://{host}/sum"), "it serves")
     print(f"served {time.monotonic() - began:.2f} s after the restart")
     assert [it["ports"] for it in slices(bridged)] == ports, "on the previous ports"
     node = get_one(bridged.home, "node", bridged.node)

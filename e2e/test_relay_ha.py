@@ -24,8 +24,6 @@ from e2e.test_relay import (
     slices,
 )
 
-#: Seconds after a takeover until new connections work, and no endpoint leads to the old leader.
-OVER = 5.0
 #: Ports of each bridge: the second cannot use the first one's.
 FIRST, SECOND = range(31100, 31164), range(31200, 31264)
 
@@ -55,14 +53,13 @@ def test_successor_takes_over_the_services(bridged: Bridged, other: StandbyBridg
     assert all(port in FIRST for port in _ports(bridged))
 
     bridged.bridge.kill()
-    other.bridge.wait_for_log(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED)
     began = time.monotonic()
     wait_for(
         lambda: len(found := _ports(bridged)) == 2 and all(port in SECOND for port in found),
         "nothing leads to the dead one",
-        seconds=OVER,
     )
-    wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries", seconds=OVER)
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries")
     print(f"carried {time.monotonic() - began:.2f} s after the takeover")
     time.sleep(1)  # for kube-proxy
     seen = RequestLoop(bridged, host, 100).finish()
@@ -72,10 +69,9 @@ def test_successor_takes_over_the_services(bridged: Bridged, other: StandbyBridg
     assert all(port in SECOND for port in _ports(bridged)), "who stands by publishes nothing"
     registered = bridged.bridge.log.read_text().count(REGISTERED)
     other.bridge.stop()
-    bridged.bridge.wait_for_log(REGISTERED, times=registered + 1, seconds=15)
+    bridged.bridge.wait_for_log(REGISTERED, times=registered + 1)
     wait_for(
         lambda: len(found := _ports(bridged)) == 2 and all(port in FIRST for port in found),
         "the first is back",
-        seconds=OVER,
     )
-    wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries", seconds=OVER)
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries")

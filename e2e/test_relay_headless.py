@@ -150,7 +150,6 @@ def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
         yield made
 
 
-@pytest.mark.long
 def test_successor_takes_over_the_addresses(
     bridged: Bridged, other: StandbyBridge, cidr: str
 ) -> None:

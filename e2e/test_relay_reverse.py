@@ -35,8 +35,6 @@ from e2e.workload_manifests import pod, shell
 #: Selectors of the relay agents, and of the slices that lead to them.
 RELAYS = "cluster-bridge.io/relay=pod"
 SLICES = "cluster-bridge.io/relay!=pod,cluster-bridge.io/relay"
-#: Seconds after a restart until new connections work.
-BACK = 2.0
 #: Seconds until a hanging relay agent is replaced.
 REPLACED = 60.0
 #: Requirements of the restricted Pod Security Standard.
@@ -127,6 +125,7 @@ class RequestLoop:
         return Counter(output.split("\n")[:-1])
 
 
+@pytest.mark.core
 def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> None:
     """A rollout at home, the deletion of the relay agent and a restart of the bridge without a
     failed request; in a namespace that enforces `restricted` pods."""
@@ -161,7 +160,7 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
     )
     bridged.bridge.start()
     began = time.monotonic()
-    wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer", seconds=BACK)
+    wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer")
     away = f"{began - stopped:.1f} s"
     print(f"served {time.monotonic() - began:.2f} s after a restart that took {away}")
     seen = asking.finish()
@@ -181,7 +180,6 @@ def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
         yield made
 
 
-@pytest.mark.long
 def test_successor_fetches_connections_held_by_the_relay_agent(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
@@ -198,14 +196,13 @@ def test_successor_fetches_connections_held_by_the_relay_agent(
     assert answer.startswith("web-near"), (
         "the connection waits in the relay agent for the successor"
     )
-    other.bridge.wait_for_log(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED)
     seen = RequestLoop(bridged, 100).finish()
     assert all(name.startswith("web-near") for name in seen), seen
     assert uids(relays(bridged)) == before
     assert len(slices(bridged)) == 2
 
 
-@pytest.mark.long
 def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
     """Its process is suspended, and the remote considers it Ready."""
     bridged.apply(client(bridged) + service("web"))
@@ -238,7 +235,6 @@ def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
     wait_for(lambda: len(relays(bridged)) == 1, "the first has ended")
 
 
-@pytest.mark.long
 def test_relayed_data_is_complete_and_headless_services_are_reported(bridged: Bridged) -> None:
     """Large bodies in both directions, a half-close, a closed port, a Service with pods on both
     sides, a crash of the bridge, and the clean-up when no Service needs the relay."""
@@ -286,9 +282,7 @@ def test_relayed_data_is_complete_and_headless_services_are_reported(bridged: Br
     bridged.bridge.kill()
     bridged.bridge.start()
     began = time.monotonic()
-    wait_for(
-        lambda: run(bridged, "timeout 2 wget -q -O - http://file/sum"), "it serves", seconds=BACK
-    )
+    wait_for(lambda: run(bridged, "timeout 2 wget -q -O - http://file/sum"), "it serves")
     print(f"served {time.monotonic() - began:.2f} s after the crash")
     assert uids(relays(bridged)) == before
 

@@ -231,7 +231,6 @@ def packages() -> str:
 
 
 @pytest.mark.join("--network=relay")
-@pytest.mark.long
 def test_grpc_streams_and_concurrent_calls_share_one_connection(
     bridged: Bridged, python: str
 ) -> None:

@@ -14,8 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from e2e import bridge_image, udp_programs
 from e2e.clusters import go_build, go_recipes
 from e2e.clusters.cluster import Cluster, silent
@@ -203,7 +201,6 @@ def test_remote_pod_exchanges_datagrams_with_homes_pods(
     assert not bridged.events("RelayBackLeftOut")
 
 
-@pytest.mark.long
 def test_datagrams_arrive_again_after_each_fault(
     bridged: Bridged,
     loaded: str,  # noqa: F811
@@ -244,7 +241,6 @@ def test_datagrams_arrive_again_after_each_fault(
     wait_for(lambda: not udp_ports(bridged), "no endpoint without a pod at home")
 
 
-@pytest.mark.long
 def test_many_clients_and_long_datagrams_are_answered(
     bridged: Bridged,
     loaded: str,  # noqa: F811
@@ -275,7 +271,6 @@ def test_many_clients_and_long_datagrams_are_answered(
     assert len(relays(bridged)) == 1
 
 
-@pytest.mark.long
 def test_remote_pods_resolve_names_by_a_dns_server_at_home(bridged: Bridged) -> None:
     """CoreDNS at home, and nslookup in the remote."""
     image = _load_coredns(bridged.home)

@@ -21,7 +21,7 @@ from e2e.kubectl import get_one, is_ready
 from e2e.release import build, signing, source, verification
 from e2e.workload_manifests import busybox
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,6 @@ def test_remotes_are_joined_changed_and_left_as_their_objects_say(
     fleet.kubectl("delete", "pod", "stays", "--grace-period=1")
 
 
-@pytest.mark.long
 def test_dead_remote_does_not_keep_its_object_for_ever(fleet: Bridged, namespace: str) -> None:
     home, run, name = fleet.home, fleet.bridge, f"{fleet.node}-c"
     kubeconfig = yaml.safe_load(run.remote.kubeconfig.read_text())

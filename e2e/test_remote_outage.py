@@ -31,8 +31,8 @@ def _ready(bridged: Bridged) -> tuple[str, str]:
 @pytest.mark.parametrize(
     "cut",
     [
-        pytest.param(False, id="API server is down"),
-        pytest.param(True, id="network is cut", marks=pytest.mark.long),
+        pytest.param(False, id="API server is down", marks=pytest.mark.core),
+        pytest.param(True, id="network is cut"),
     ],
 )
 def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool) -> None:
@@ -75,7 +75,6 @@ def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-@pytest.mark.long
 def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
     """Its probes respond and report the reason; then it continues normally."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
@@ -111,7 +110,6 @@ def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
 
 
 @pytest.mark.timeout(420)
-@pytest.mark.long
 def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
     """The server accepts connections and does not answer. No watch has had a bookmark, and no pod
     causes requests meanwhile."""
@@ -137,6 +135,7 @@ def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
     assert uids(bridged.remote_pods()) == before
 
 
+@pytest.mark.core
 def test_home_outage_harms_nothing(bridged: Bridged) -> None:
     """Home's API server restarts: bridge and pods continue."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))

@@ -23,6 +23,8 @@ from e2e.kubectl import Json, create_namespace, get, wait_for
 from e2e.raw_requests import RawRequests
 from e2e.workload_manifests import pod
 
+pytestmark = pytest.mark.core
+
 _DOMAIN = "cluster-bridge.io"
 _HOME = {f"{_DOMAIN}/home": "0123456789abcdef"}
 _ACCEPTS = {f"{_DOMAIN}/accepts-home": "*"}

@@ -110,6 +110,7 @@ def _refused(bridge: Bridge) -> tuple[str, str]:
     return line, found[1]
 
 
+@pytest.mark.core
 def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_path: Path) -> None:
     """The error explains the cause. A deliberate takeover works, ends the original bridge, and can
     be reversed."""
@@ -174,7 +175,6 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
     assert _starts(original.remote_pods()).items() >= kept.items()
 
 
-@pytest.mark.long
 def test_claim_of_a_killed_bridge_is_kept_for_its_own_home(
     original: Bridged, tmp_path: Path
 ) -> None:

@@ -165,7 +165,6 @@ def unrestricted(home: Cluster, tmp_path: Path) -> Iterator[Cluster]:
         yield server.write_kubeconfig()
 
 
-@pytest.mark.long
 def test_home_without_noderestriction_is_a_warning(
     clusters: dict[str, Cluster],
     unrestricted: Cluster,

@@ -93,6 +93,7 @@ def who_answers(
     return str(answers[0]) if answers else ""
 
 
+@pytest.mark.core
 @pytest.mark.join("--namespace-linger=2")
 def test_pods_reach_services_of_both_clusters_by_name(
     bridged: Bridged, home: Cluster, remote: Cluster
@@ -167,6 +168,7 @@ def test_pods_on_all_remote_nodes_are_reachable_by_their_ips(
                 assert client_ip.partition(":")[0] == own, f"{target} sees {client_ip} for {asking}"
 
 
+@pytest.mark.core
 @pytest.mark.join("--network=none")
 def test_no_pod_ip_is_shared_without_a_network(
     bridged: Bridged, home: Cluster, remote: Cluster

@@ -74,6 +74,7 @@ def requests(bridged: Bridged) -> list[str]:
     return [name for name in names if name.startswith("kubelet-serving-") and bridged.node in name]
 
 
+@pytest.mark.core
 @requests_one
 def test_home_signs_an_approved_certificate(state: Path, bridged: Bridged, ca: Path) -> None:
     at = endpoint(bridged.home, bridged.node)

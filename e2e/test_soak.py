@@ -31,7 +31,7 @@ RESTART_EVERY = min(20.0, SECONDS / 3)
 JOB_SECONDS = 120.0
 
 
-@pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.usefixtures("provisioners")
 @pytest.mark.timeout(LIMIT, func_only=True)
 def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:

@@ -45,6 +45,7 @@ def _stateful_set(storage: ProvisionedStorage, storage_class: str, replicas: int
     )
 
 
+@pytest.mark.core
 def test_stateful_set_keeps_its_data(storage: ProvisionedStorage) -> None:
     """Each ordinal has a volume in the remote; the data outlives pods, scale to zero and the
     bridge, and is deleted with the claims."""
@@ -130,7 +131,6 @@ def _check_commands(storage: ProvisionedStorage, remote_class: str) -> None:
     assert node["volumes"]["pending"] == 0
 
 
-@pytest.mark.long
 def test_pod_bound_by_node_name_and_ephemeral_volume(storage: ProvisionedStorage) -> None:
     """A pod without a scheduler gets its volume; a generic ephemeral volume has one PVC, which is
     deleted with the pod."""
@@ -183,7 +183,6 @@ def test_retained_data_stays_in_remote(storage: ProvisionedStorage) -> None:
         assert claim["status"]["phase"] == "Bound"
 
 
-@pytest.mark.long
 def test_rejected_volume_is_reported_and_schedules_elsewhere(storage: ProvisionedStorage) -> None:
     """A quota of the remote is an Event with the remote's message, and the scheduler is free to
     choose another node."""
@@ -203,6 +202,7 @@ def test_rejected_volume_is_reported_and_schedules_elsewhere(storage: Provisione
         storage.wait_until_ready("second")
 
 
+@pytest.mark.core
 @pytest.mark.unbound
 def test_unbound_namespace_gets_nothing_in_remote(storage: ProvisionedStorage) -> None:
     """Nothing is created in the remote for a namespace that is not bound to the bridge; the Event

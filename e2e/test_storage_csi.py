@@ -39,7 +39,7 @@ def _drivers(clusters: dict[str, Cluster]) -> Iterator[None]:
         yield
 
 
-pytestmark = [pytest.mark.usefixtures("_drivers"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("_drivers")
 
 
 def _remote_contents(storage: ProvisionedStorage) -> list[Json]:

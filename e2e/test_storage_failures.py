@@ -31,6 +31,7 @@ def _write(storage: ProvisionedStorage, name: str, claim: str) -> None:
     wait_for(lambda: "started" in storage.read(name), f"{name} has written")
 
 
+@pytest.mark.core
 def test_killed_bridge_continues(storage: ProvisionedStorage) -> None:
     """A bridge that is killed while it provisions many volumes makes each of them once."""
     bridged = storage.bridged
@@ -54,7 +55,6 @@ def test_killed_bridge_continues(storage: ProvisionedStorage) -> None:
         assert set(storage.phases().values()) == {"Bound"}
 
 
-@pytest.mark.long
 def test_claim_deleted_during_an_outage_of_the_remote(storage: ProvisionedStorage) -> None:
     """The data is deleted when the remote is back, and data that is kept is untouched."""
     bridged = storage.bridged
@@ -77,7 +77,6 @@ def test_claim_deleted_during_an_outage_of_the_remote(storage: ProvisionedStorag
         assert storage.read("stays") == "started\n"
 
 
-@pytest.mark.long
 def test_claim_created_during_an_outage_of_home(storage: ProvisionedStorage) -> None:
     """Provisioning continues after home's API server was away."""
     bridged = storage.bridged
@@ -91,7 +90,6 @@ def test_claim_created_during_an_outage_of_home(storage: ProvisionedStorage) -> 
         assert len(storage.remote_claims()) == 1
 
 
-@pytest.mark.long
 def test_standby_takes_over(storage: ProvisionedStorage, tmp_path: Path) -> None:
     """A standby replica provisions, deletes and finds volumes as the leader did."""
     bridged = storage.bridged

@@ -60,7 +60,6 @@ def _require_one_volume_each(storage: ProvisionedStorage) -> None:
     assert len(storage.remote_claims()) == len(storage.volumes()) == len(_NAMES)
 
 
-@pytest.mark.long
 def test_api_servers_are_away_while_claims_are_provisioned(storage: ProvisionedStorage) -> None:
     """The remote's API server and then home's are killed, and away for some seconds each."""
     with _slow_class(storage) as name:
@@ -71,7 +70,6 @@ def test_api_servers_are_away_while_claims_are_provisioned(storage: ProvisionedS
         _require_one_volume_each(storage)
 
 
-@pytest.mark.long
 def test_standby_takes_over_while_claims_are_provisioned(
     storage: ProvisionedStorage, tmp_path: Path
 ) -> None:
@@ -150,7 +148,6 @@ def proxies(storage: ProvisionedStorage, tmp_path: Path) -> Iterator[list[Proxy]
         bridge.start()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900, func_only=True)
 @pytest.mark.parametrize(
     "harms",

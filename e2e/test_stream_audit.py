@@ -18,6 +18,8 @@ from e2e.kubectl import get_one, wait_for
 from e2e.kubectl_streams import forwarded, protocol, run, running
 from e2e.workload_manifests import pod, shell
 
+pytestmark = pytest.mark.core
+
 #: Name, or start of the name, of the user in the tests' kubeconfig of home.
 PERSON = "kubernetes-admin"
 #: Subresources of the streams that the test opens.

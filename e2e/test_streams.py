@@ -41,6 +41,7 @@ def _digest(data: bytes) -> str:
 # -- exec ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_exec_is_exact(bridged: Bridged) -> None:
     """Exit status, separate errors, an end of input, 100 MB in each direction, 50 at once.
 
@@ -159,7 +160,6 @@ def _newest_protocol(bridged: Bridged, token: str) -> None:
 # -- terminals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_terminals(bridged: Bridged) -> None:
     """exec, attach, run and debug with a terminal whose size changes."""
     _pod(bridged, "shell", shell("main", "exec sh", stdin=True, tty=True))
@@ -210,7 +210,6 @@ def _until_seen(screen: KubectlTerminal, size: str) -> None:
 # -- cp --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_copy_of_a_directory_both_ways(bridged: Bridged, tmp_path: Path) -> None:
     """`kubectl cp`: names, contents and a large file are unchanged in both directions."""
     _pod(bridged, "shell")
@@ -237,7 +236,6 @@ def _contents(folder: Path) -> dict[str, str]:
 # -- port-forward ----------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_port_forward(bridged: Bridged) -> None:
     """Many connections, 100 MB in each direction, one that ends alone; Service, Deployment."""
     _pod(bridged, "echo", shell("main", "nc -ll -p 9000 -e /bin/cat"))
@@ -296,7 +294,6 @@ IDLE_SECONDS = float(os.environ.get("CLUSTER_BRIDGE_IDLE_SECONDS") or 62)
 
 
 @pytest.mark.timeout(TEST_SECONDS + IDLE_SECONDS, func_only=True)
-@pytest.mark.long
 def test_logs_beside_an_idle_exec(bridged: Bridged) -> None:
     """A rotation loses and duplicates no line; options of logs; and an exec and a follower stay
     open without data for over a minute."""

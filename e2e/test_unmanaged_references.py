@@ -48,6 +48,7 @@ def test_unmanaged_secret_does_not_replace_a_missing_one_of_home(bridged: Bridge
     assert "KEY=of home" in bridged.kubectl("logs", "thief")
 
 
+@pytest.mark.core
 @pytest.mark.join("--accept-namespaces=test-*")
 def test_pods_cannot_read_secrets_of_tenants_of_a_shared_namespace(bridged: Bridged) -> None:
     """Neither an existing one, nor one that is created while the pod runs."""

@@ -68,6 +68,7 @@ def _one(bridged: Bridged, name: str) -> Json:
     return get_one(bridged.home, "pod", name, namespace=bridged.namespace)
 
 
+@pytest.mark.core
 def test_deployment_fails_over_to_homes_own_node(bridged: Bridged) -> None:
     """It prefers the virtual node, and its condition has the reason why it cannot stay there."""
     preference = {
@@ -154,7 +155,6 @@ def test_job_ignores_a_pod_that_was_given_up(bridged: Bridged) -> None:
     assert (status["succeeded"], status.get("failed", 0)) == (1, 0)
 
 
-@pytest.mark.long
 def test_pod_scheduled_before_the_timeout_stays(bridged: Bridged) -> None:
     """The timeout ends while it runs."""
     bridged.apply(pod(bridged.node, "late", _META, topologySpreadConstraints=[_SPREAD]))
@@ -171,7 +171,7 @@ def test_pod_scheduled_before_the_timeout_stays(bridged: Bridged) -> None:
 @pytest.mark.parametrize(
     "down",
     [
-        pytest.param(1, id="shortly", marks=pytest.mark.long),
+        pytest.param(1, id="shortly"),
         pytest.param(SECONDS + 3, id="longer than its time"),
     ],
 )

@@ -18,6 +18,7 @@ from e2e.workload_manifests import BUSYBOX, config_map, pod, shell
 OTHER_BUSYBOX = "docker.io/library/busybox:1.37"
 
 
+@pytest.mark.core
 def test_metadata_image_tolerations_and_deadline_are_updated(bridged: Bridged) -> None:
     """Mutable fields; a key with a domain is removed when home removes it."""
     labels = {"plain": "1", "example.com/mine": "1"}
@@ -61,6 +62,7 @@ def test_metadata_image_tolerations_and_deadline_are_updated(bridged: Bridged) -
     )
 
 
+@pytest.mark.core
 def test_debug_container_has_logs_and_attach(bridged: Bridged, tmp_path: Path) -> None:
     """`kubectl debug`, with the objects that its container references."""
     bridged.apply(pod(bridged.node, "changes"))
@@ -133,6 +135,7 @@ def _is_refused(bridged: Bridged, name: str) -> bool:
     return any(it["involvedObject"]["name"] == name for it in bridged.events("UpdateRefused"))
 
 
+@pytest.mark.core
 def test_in_place_resize_is_applied_with_its_status(bridged: Bridged) -> None:
     """`kubectl patch --subresource resize`, and one that no node can satisfy."""
     resources = {"requests": {"cpu": "50m", "memory": "32Mi"}}

@@ -120,9 +120,9 @@ def moves(storage: ProvisionedStorage, home: Cluster, tmp_path: Path) -> Iterato
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(_TO_BE_DELETED, id="before-the-first-deletion", marks=pytest.mark.long),
-        pytest.param(_MARKED_AS_DELETED, id="after-the-first-deletion", marks=pytest.mark.long),
-        pytest.param(_ONE_DELETED, id="one-volume-is-deleted", marks=pytest.mark.long),
+        pytest.param(_TO_BE_DELETED, id="before-the-first-deletion"),
+        pytest.param(_MARKED_AS_DELETED, id="after-the-first-deletion"),
+        pytest.param(_ONE_DELETED, id="one-volume-is-deleted"),
         pytest.param(_BOTH_DELETED, id="both-volumes-are-deleted"),
     ],
 )
@@ -144,7 +144,6 @@ def test_move_that_is_killed_during_the_swap_is_cancelled(moves: _Moves, moment:
     wait_for(lambda: not storage.volumes(), "the volume is deleted")
 
 
-@pytest.mark.long
 def test_move_that_is_killed_after_the_swap_is_finished(moves: _Moves) -> None:
     """The claim has its data in the remote: cancel is refused, and names the command."""
     storage = moves.storage

@@ -22,7 +22,6 @@ from e2e.workload_manifests import BUSYBOX, volume_claim
 pytestmark = pytest.mark.usefixtures("provisioners", "home_provisioner")
 
 
-@pytest.mark.long
 def test_move_from_home_to_remote_and_back(storage: ProvisionedStorage) -> None:
     """The data, with all its metadata, is on the virtual node, and later at home again; each time
     the old data is in a second claim until that is deleted."""
@@ -112,7 +111,6 @@ def _killed(storage: ProvisionedStorage, log: Path, until: str, *args: str) -> N
         assert process.poll() is None, log.read_text()
 
 
-@pytest.mark.long
 def test_refusal_interruption_and_cancel(storage: ProvisionedStorage, tmp_path: Path) -> None:
     """A claim in use is refused. A killed command leaves the data, and is run again or undone."""
     bridged = storage.bridged

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from e2e.clusters import kind, native
+from e2e.clusters import go_recipes, kind, native
 from e2e.clusters.cluster import (
     DEFAULT_NAMES,
     DEFAULT_PREFIX,
@@ -37,7 +37,7 @@ from e2e.clusters.cluster import (
 )
 from e2e.clusters.cluster_record import Record, read_all
 from e2e.clusters.errors import ClusterError, InvalidRequest
-from e2e.clusters.go_build import locked
+from e2e.clusters.go_build import locked, programs
 from e2e.clusters.versions import KubernetesVersion
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "KubernetesVersion",
     "Nodes",
     "Settings",
+    "build",
     "down",
     "find",
     "specs",
@@ -76,6 +77,22 @@ def up(
     backend = choose(settings, wanted)
     with _lock(settings):
         return _BACKENDS[backend].up(settings, wanted, say)
+
+
+def build(settings: Settings | None = None, say: Progress = silent) -> None:
+    """Builds what `up` and the core of the end-to-end tests use, so that no test waits for a build.
+
+    :raises ClusterError: a program cannot be built.
+    """
+    settings = settings or Settings()
+    if choose(settings, specs()) is Backend.NATIVE:
+        native.provision(settings, specs(), say)
+    for recipe in (
+        go_recipes.metrics_server(),
+        go_recipes.local_path_provisioner(),
+        go_recipes.hostpath_provisioner(),
+    ):
+        programs(recipe, settings.cache, say)
 
 
 def down(

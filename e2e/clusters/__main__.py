@@ -89,6 +89,12 @@ def up(  # noqa: PLR0917 - typer calls it by keyword
 
 
 @app.command()
+def build(prefix: Prefix = DEFAULT_PREFIX, cache_dir: CacheDir = None) -> None:
+    """Build the programs that the tests of `make test` use."""
+    api.build(_settings(prefix, None, cache_dir), _say)
+
+
+@app.command()
 def down(
     names: Names = None,
     prefix: Prefix = DEFAULT_PREFIX,

@@ -59,6 +59,11 @@ class CsiPart(StrEnum):
 
 
 API_SERVER = "kube-apiserver"
+#: Limit in seconds of a kubectl command without a timeout of its own.
+KUBECTL_SECONDS = 60.0
+#: How much longer than its own timeout a kubectl command may take: it reports what it waited for.
+_REPORT_SECONDS = 15.0
+_KUBECTL_TIMEOUT = re.compile(r"--timeout=(\d+)(s|m)")
 #: Seconds until an API server that was started again is ready; 3 to 10 on an idle machine.
 API_SERVER_SECONDS = 120.0
 SNAPSHOT_CONTROLLER = "snapshot-controller"
@@ -288,18 +293,21 @@ class Cluster:
         *args: str,
         check: bool = True,
         input: str | None = None,  # noqa: A002 - as in subprocess.run
-        timeout: float | None = 60.0,
+        timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Runs kubectl of the cluster's version.
 
-        :raises CommandFailed: it ended with an error and `check` is set.
+        `timeout` defaults to that of kubectl (`--timeout=90s`) and some seconds, in which kubectl
+        reports what it waited for; without either, to `KUBECTL_SECONDS`.
+
+        :raises CommandFailed: it ended with an error and `check` is set, or it timed out.
         """
         command: Sequence[str | Path] = [
             self.kubectl_path,
             f"--kubeconfig={self.kubeconfig}",
             *args,
         ]
-        return run(command, check=check, input=input, timeout=timeout)
+        return run(command, check=check, input=input, timeout=timeout or _kubectl_seconds(args))
 
     def components(self) -> dict[str, bool]:
         """Component name → whether it runs."""
@@ -429,6 +437,13 @@ class Cluster:
         """Stops a component that was added to the cluster, such as `SNAPSHOT_CONTROLLER`, and
         forgets it: `restart_ended` does not start it."""
         self.control.remove(name)
+
+
+def _kubectl_seconds(args: Sequence[str]) -> float:
+    """The limit of a kubectl command with these arguments."""
+    found = [match for arg in args if (match := _KUBECTL_TIMEOUT.fullmatch(arg))]
+    own = max((int(match[1]) * (60 if match[2] == "m" else 1) for match in found), default=0)
+    return max(KUBECTL_SECONDS, own + _REPORT_SECONDS)
 
 
 def silent(_: str) -> None:
