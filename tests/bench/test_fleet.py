@@ -7,6 +7,8 @@ import pytest
 from e2e.bench import fleet
 from e2e.bench.fleet_clusters import POD_LIMIT
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(240)
 def test_idle_fleet_and_faults_of_one_remote_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.bench import hostile_remote
+
+pytestmark = pytest.mark.long
 
 
 def test_attack_has_its_memory_and_latencies_beside_those_without_it() -> None:

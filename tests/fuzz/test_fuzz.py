@@ -1,4 +1,4 @@
-"""A short fuzz run of all listeners, with another seed each time."""
+"""A short fuzz run of all listeners; its seed follows from that of the test run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Checks prose and names against `words.yaml`, and commit subjects against their form.
+"""Checks prose and names against `words.yaml`; with the file of a commit message as argument, its
+subject.
 
 Read are the comments, docstrings and other strings of Python files, their identifiers, and the
 lines of Markdown files outside of code blocks. A finding is printed as ``path:line: text: write
@@ -13,7 +14,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -42,8 +42,6 @@ ALLOWED = "lint: language"
 #: The form of a commit's subject; git itself writes those of merges and reverts.
 SUBJECT = re.compile(r"^[a-z][a-z0-9 ,/_-]*: \S.*$|^(Merge|Revert) ")
 LONGEST_SUBJECT = 72
-#: Commits that are looked at: those of one pull request, not the whole history.
-COMMITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +102,12 @@ def _of_python(text: str) -> Iterator[tuple[int, str, bool]]:
             yield node.lineno, node.id, True
 
 
-def subjects() -> Iterator[str]:
-    """One line for each of the last commits whose subject has another form."""
-    found = subprocess.run(
-        ["git", "log", f"-{COMMITS}", "--format=%h %s"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,  # Sources that were unpacked from an archive have no history.
-    )
-    for line in found.stdout.splitlines():
-        commit, _, subject = line.partition(" ")
-        if not SUBJECT.match(subject) or len(subject) > LONGEST_SUBJECT:
-            yield f"commit {commit}: {subject!r}: write `area: summary`, at most 72 characters"
+def wrong_subject(message: str) -> str:
+    """Returns the error of a commit message's subject; empty for a correct one."""
+    subject = message.partition("\n")[0]
+    if SUBJECT.match(subject) and len(subject) <= LONGEST_SUBJECT:
+        return ""
+    return f"{subject!r}: write `area: imperative summary`, at most {LONGEST_SUBJECT} characters"
 
 
 def main() -> int:
@@ -129,10 +120,10 @@ def main() -> int:
         if path.suffix in (".py", ".md")
     ]
     found = [line for path in files for line in findings(path, checks)]
-    found += subjects()
     print(*found, sep="\n" if found else "")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # pre-commit names the file of the message.
+    sys.exit(wrong_subject(Path(sys.argv[1]).read_text()) if sys.argv[1:] else main())

@@ -71,4 +71,4 @@ def test_code_in_a_document_is_not_prose(folder: Path) -> None:
     ],
 )
 def test_commit_subjects_have_an_area_and_a_summary(subject: str, right: bool) -> None:
-    assert bool(lint.SUBJECT.match(subject)) is right
+    assert (lint.wrong_subject(f"{subject}\n\nThe cause is in the body.\n") == "") is right

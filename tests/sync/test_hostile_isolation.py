@@ -8,6 +8,8 @@ import pytest
 
 from tests.sync.hostile_process import BODIES_MIB, KEPT_MIB, run_isolation
 
+pytestmark = pytest.mark.long
+
 SECONDS = 6
 #: CPU seconds of one callback of the event loop: one of 0.7 once delayed all other remotes.
 LONGEST_STEP = 0.2
@@ -20,7 +22,7 @@ ATTEMPTS = 5
 async def test_hostile_remote_takes_neither_memory_nor_time_of_another() -> None:
     """The latency is far above the usual one, for a busy machine, and far below a timeout. The
     longest step is CPU time: parsing a body of the largest size is one."""
-    seeds = random.SystemRandom().sample(range(10**6), ATTEMPTS)
+    seeds = random.sample(range(10**6), ATTEMPTS)
     for seed in seeds:
         result = await run_isolation(seed, seconds=SECONDS)
         latencies = sorted(result.busy)

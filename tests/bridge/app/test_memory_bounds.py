@@ -25,7 +25,7 @@ MANY = 30
 PATIENCE = 40.0
 
 #: Each test starts a process and sends many megabytes.
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 def using(name: str, config: str) -> Object:

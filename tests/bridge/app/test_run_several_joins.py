@@ -122,9 +122,11 @@ async def test_probes_of_the_process_are_answered_for_all_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     standing: Standing = "starting"
+    serving = asyncio.Event()
 
     async def serve(_: JoinSettings, __: object, ___: object, member: FleetMember) -> None:
         member.set_running(lambda: standing)
+        serving.set()
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(join_lifecycle, "serve_node", serve)
@@ -137,6 +139,7 @@ async def test_probes_of_the_process_are_answered_for_all_joins(
     assert await listens(port) == (200, "ok\n")
     assert await ask(port, "/readyz") == (503, "the bridge is joining osaka\n")
     standing = "ready"
+    await serving.wait()
     assert await ask(port, "/readyz") == (200, "ok\n")
     stop.set()
     await running

@@ -26,7 +26,11 @@ from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
-pytestmark = [pytest.mark.usefixtures("soon"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.usefixtures("soon"),
+    pytest.mark.timeout(300),
+]
 
 #: Seconds for twenty joins, twice, on a machine that runs other tests.
 LONG = 120.0

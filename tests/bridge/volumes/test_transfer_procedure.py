@@ -23,6 +23,8 @@ from sync.kube.client import KubeClient
 from tests.bridge.volumes.volume_world import CLAIM, HOME_NODE, NAMESPACE, NODE, VolumeWorld
 from tests.fakeapi.client_config import client_config_for
 
+pytestmark = pytest.mark.long
+
 
 def same_files(one: Path, other: Path) -> bool:
     """Whether both directories have the same files, with the same content and mode."""

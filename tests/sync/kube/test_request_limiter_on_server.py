@@ -16,6 +16,8 @@ from sync.kube.request_limiter import FLOW, LEAST, START, urgent
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
 
+pytestmark = pytest.mark.long
+
 PATH = CONFIG_MAPS.path(namespace="default")
 
 
