@@ -46,7 +46,7 @@ def title(text: str) -> None:
 def demo_up() -> None:
     """Start two clusters, join them, and run the sample workload on the second."""
     begin = time.monotonic()
-    clusters = up(specs(["home", "remote"]), SETTINGS, say)
+    clusters = up(specs(["home", "remote"], dns=False), SETTINGS, say)
     home, remote = clusters["home"], clusters["remote"]
     title("1. The second cluster joins the first")
     _join(home, remote)

@@ -60,10 +60,14 @@ __all__ = [
 
 
 def specs(
-    names: Iterable[str] = DEFAULT_NAMES, *, nodes: Nodes = Nodes.REAL, node_count: int = 1
+    names: Iterable[str] = DEFAULT_NAMES,
+    *,
+    nodes: Nodes = Nodes.REAL,
+    node_count: int = 1,
+    dns: bool = True,
 ) -> list[ClusterSpec]:
     """Specifications of clusters that differ in nothing but their names."""
-    return [ClusterSpec(name, nodes, node_count) for name in dict.fromkeys(names)]
+    return [ClusterSpec(name, nodes, node_count, dns) for name in dict.fromkeys(names)]
 
 
 def up(

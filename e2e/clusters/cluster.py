@@ -131,6 +131,8 @@ class ClusterSpec:
     name: str
     nodes: Nodes = Nodes.REAL
     node_count: int = 1
+    dns: bool = True
+    """Whether pods can resolve names; a native cluster without saves the build of CoreDNS."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -36,11 +36,12 @@ class Record:
     ready: bool = False
     runs: str = ""
     """The running version, if it is not the requested one."""
+    dns: bool = True
 
     @property
     def spec(self) -> ClusterSpec:
         """The specification of the cluster."""
-        return ClusterSpec(self.name, self.nodes, self.node_count)
+        return ClusterSpec(self.name, self.nodes, self.node_count, self.dns)
 
     @property
     def this_boot(self) -> bool:
@@ -55,6 +56,7 @@ class Record:
             backend=backend,
             nodes=spec.nodes,
             node_count=spec.node_count,
+            dns=spec.dns,
             kubernetes=str(settings.kubernetes),
             index=index,
             boot=boot_id(),

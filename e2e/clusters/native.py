@@ -142,6 +142,7 @@ def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -
 
 def _provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
     real = any(spec.nodes is Nodes.REAL for spec in specs)
+    resolving = any(spec.nodes is Nodes.REAL and spec.dns for spec in specs)
     simulated = any(spec.nodes is Nodes.SIMULATED for spec in specs)
     system_packages.ensure(system_packages.NETWORK + (system_packages.NODE if real else ()), say)
     cache = settings.cache
@@ -154,7 +155,7 @@ def _provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) 
     return Tools(
         kubernetes=kubernetes,
         etcd=go_build.programs(go_recipes.etcd(), cache, say),
-        coredns=go_build.programs(go_recipes.coredns(), cache, say) if real else None,
+        coredns=go_build.programs(go_recipes.coredns(), cache, say) if resolving else None,
         kwok=go_build.programs(go_recipes.kwok(), cache, say) if simulated else None,
         images=archive,
     )
@@ -289,9 +290,10 @@ def _start(site: Site, tools: Tools, say: Progress) -> None:
         if runtime is not None:
             runtime.result()
     say(f"{name}: API server ready after {time.monotonic() - started:.1f} s")
-    if site.spec.nodes is Nodes.REAL and tools.coredns is not None:
+    if site.spec.nodes is Nodes.REAL:
         native_node.start(site, tools.kubernetes)
-        coredns.start(site, tools.coredns)
+        if site.spec.dns and tools.coredns is not None:
+            coredns.start(site, tools.coredns)
     elif tools.kwok is not None:
         kwok.start(site, tools.kwok)
     _wait_for_nodes(site)
@@ -328,7 +330,8 @@ def _restart_ended_components(site: Site, say: Progress) -> None:
 def _wait_for_nodes(site: Site) -> None:
     if site.spec.nodes is Nodes.REAL:
         native_node.wait(site)
-        coredns.wait(site)
+        if site.spec.dns:
+            coredns.wait(site)
     else:
         kwok.wait(site)
 
