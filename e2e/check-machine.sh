@@ -25,7 +25,8 @@ fi
 grep -qw overlay /proc/filesystems || modprobe overlay 2>/dev/null ||
     fail 'the kernel has no overlay file system; run: modprobe overlay'
 command -v apt-get >/dev/null && exit 0
-PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/lib/cni
+# Administrators' programs, and Debian's network plugins, are not on every PATH.
+PATH=$PATH:${SYSTEM_PROGRAMS:-/usr/local/sbin:/usr/sbin:/sbin:/usr/lib/cni}
 missing=
 for program in ip nsenter containerd runc ptp busybox iptables conntrack socat mount; do
     command -v "$program" >/dev/null || missing="$missing $program"
