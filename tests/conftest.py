@@ -5,8 +5,9 @@ A test that leaves a child process fails, and the process is killed.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
@@ -18,11 +19,19 @@ from e2e.clusters.processes import children, end, identify
 from sync.kube.api_errors import Side
 from sync.kube.client import KubeClient
 from tests.fakeapi import Authority, FakeApi, client_config_for
+from tests.virtual_time_loop import loop_factories
 
 # Without a limit of wall-clock time for each example, and with the same examples in each run.
 hypothesis.settings.load_profile("ci")
 
 _CHILDREN = pytest.StashKey[frozenset[int]]()
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Virtual time, except for tests marked `real_time`."""
+    return loop_factories(item)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

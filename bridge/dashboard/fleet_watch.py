@@ -26,6 +26,7 @@ from bridge.node import node_object
 from bridge.status import fleet_view, node_pod_summary, status_client
 from bridge.status.status_endpoint import strip_credentials
 from bridge.status.status_tree import printable
+from sync.base import clock
 from sync.cache.informer import Informer
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import NODES, PODS
@@ -260,7 +261,7 @@ class FleetWatch:
 
     async def _sample_one(self, name: str, remote: _Remote) -> Sample:
         before, now = remote.counters, await self._read_counters(name)
-        remote.counters = None if now is None else (time.monotonic(), now)
+        remote.counters = None if now is None else (clock.now(), now)
         started: float | None = None
         errors: float | None = None
         relay: float | None = None

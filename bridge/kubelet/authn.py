@@ -32,6 +32,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
+from sync.base import clock
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
 from sync.kube.client import KubeClient
@@ -205,7 +206,7 @@ class Authenticator:
         *,
         anonymous: bool = False,
         lifetime: float = TOKEN_LIFETIME,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._reviews = reviews
         self._anonymous = anonymous

@@ -10,7 +10,6 @@ Decisions are cached for `ALLOWED_LIFETIME` or `DENIED_LIFETIME`, as a kubelet's
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Literal
 from bridge.kubelet.authn import ReviewClient, User
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
+from sync.base import clock
 from sync.kube.api_resources import SUBJECT_ACCESS_REVIEWS, Object
 
 #: Seconds, as --authorization-webhook-cache-authorized-ttl and -unauthorized-ttl of a kubelet.
@@ -75,7 +75,7 @@ class Authorizer:
     """Authorizes users for one node. Call `close` at the end."""
 
     def __init__(
-        self, reviews: ReviewClient, node_name: str, *, clock: Callable[[], float] = time.monotonic
+        self, reviews: ReviewClient, node_name: str, *, clock: Callable[[], float] = clock.now
     ) -> None:
         self._reviews = reviews
         self._node = node_name

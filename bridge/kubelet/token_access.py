@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +15,7 @@ from bridge.kubelet.authn import Authenticator, InvalidCredentialError, ReviewCl
 from bridge.kubelet.authz import Attributes, review_access
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
+from sync.base import clock
 from sync.kube.client import KubeClient
 
 #: Seconds, as k8s.io/apiserver/pkg/server/options: DelegatingAuthenticationOptions.CacheTTL and
@@ -36,7 +36,7 @@ class TokenAccess:
         *,
         needed: str,
         unauthenticated: str,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._attributes = attributes
         self._needed = needed

@@ -8,11 +8,12 @@ cancel the fetch of the others. The cache holds `SIZE` values at most and evicts
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
 import cachetools
+
+from sync.base import clock
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -25,7 +26,7 @@ class SingleFlightCache(Generic[Key, Value]):
     """Caches values by key; ``lifetime`` returns a value's seconds. Call `close` at the end."""
 
     def __init__(
-        self, lifetime: Callable[[Value], float], *, clock: Callable[[], float] = time.monotonic
+        self, lifetime: Callable[[Value], float], *, clock: Callable[[], float] = clock.now
     ) -> None:
         self._cache: cachetools.TLRUCache[Key, Value] = cachetools.TLRUCache(
             maxsize=SIZE, ttu=lambda _, value, now: now + lifetime(value), timer=clock

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +29,7 @@ from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.observability.recent_errors import RecentErrors
 from bridge.status import node_pod_summary
+from sync.base import clock
 from sync.cache.informer import Informer
 from sync.engine.engine import Engine
 from sync.kube.api_errors import KubeError
@@ -75,7 +75,7 @@ class StatusEndpoint:
         self._engine: Engine | None = None
         self._node: Informer | None = None
         self._since = format_time(datetime.now(UTC))
-        self._started = time.monotonic()
+        self._started = clock.now()
         self._answers: SingleFlightCache[str, Object] = SingleFlightCache(lambda _: CACHE_SECONDS)
         self._versions: SingleFlightCache[str, str] = SingleFlightCache(lambda _: VERSION_SECONDS)
         # The last version read from each cluster, for when it is unreachable.
@@ -173,7 +173,7 @@ class StatusEndpoint:
             "role": "leader" if self._election.is_leader else "standby",
             "standby": self._election.standby_reason,
             "started": self._since,
-            "uptimeSeconds": round(time.monotonic() - self._started),
+            "uptimeSeconds": round(clock.now() - self._started),
             "lagSeconds": max((it["oldestSeconds"] for it in queues), default=0.0),
             "clusters": {
                 client.side: {

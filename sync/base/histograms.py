@@ -6,10 +6,11 @@ the rest at a scrape. Labels never contain names of objects.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from sync.base import clock
 
 
 class Histogram:
@@ -36,8 +37,8 @@ class Histogram:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Observes the duration of the block, also when the block raises."""
-        started = time.monotonic()
+        started = clock.now()
         try:
             yield
         finally:
-            self.observe(time.monotonic() - started)
+            self.observe(clock.now() - started)

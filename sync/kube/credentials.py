@@ -23,13 +23,13 @@ import contextlib
 import logging
 import os
 import ssl
-import time
 from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from sync.base import clock
 from sync.base.safe_callbacks import Callbacks
 from sync.kube import (
     bearer_token,
@@ -142,9 +142,9 @@ class ClientConfig:
 
     def reload_token(self) -> None:
         """Reads the token of the pod's service account again every `in_cluster.RELOAD_SECONDS`."""
-        if not self.in_cluster or time.monotonic() - self._reloaded_at < in_cluster.RELOAD_SECONDS:
+        if not self.in_cluster or clock.now() - self._reloaded_at < in_cluster.RELOAD_SECONDS:
             return
-        self._reloaded_at = time.monotonic()
+        self._reloaded_at = clock.now()
         # The next reload, or a 401, may succeed.
         with contextlib.suppress(OSError):
             header = f"Bearer {in_cluster.token()}"
@@ -190,7 +190,7 @@ class ClientConfig:
         """Checks the files after a failed connection, at most every `RECHECK_INTERVAL`. If one has
         changed, everything is read again in the background, and `renewed` is called. Without a
         change no plugin runs."""
-        now = time.monotonic()
+        now = clock.now()
         if not self._sources or now - self._rechecked < RECHECK_INTERVAL:
             return
         self._rechecked = now
@@ -226,9 +226,9 @@ class ClientConfig:
         async with self._lock:
             if self.generation != seen:
                 return True
-            if time.monotonic() - self._renewed < RENEW_INTERVAL:
+            if clock.now() - self._renewed < RENEW_INTERVAL:
                 return False
-            self._renewed = time.monotonic()
+            self._renewed = clock.now()
             self.kubeconfig_token.rejected = (self._authorization or "").removeprefix(_BEARER)
             await self._load_again()
             return True
@@ -312,7 +312,7 @@ class ClientConfig:
             raise self._error(
                 f"the pod's {part} cannot be read: {error.strerror}: {error.filename}"
             ) from error
-        self._reloaded_at = time.monotonic()
+        self._reloaded_at = clock.now()
         settings.authorization = f"Bearer {token}"
         settings.renews_itself = True
         settings.namespace = in_cluster.namespace()

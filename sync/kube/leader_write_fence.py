@@ -3,8 +3,9 @@
 - `extend(until)` opens the fence until that time: the holder of a Lease extends it for as long as
   the Lease is certainly its own. `close` closes it for good.
 - The fence is checked before a write waits for a connection, and again when its body is handed to
-  the socket. The clock is read then, so that a stopped process or a suspended machine sends nothing
-  after it resumes, whatever its timers have done by then.
+  the socket. The machine's clock is read then, so that a stopped process or a suspended machine
+  sends nothing after it resumes, whatever its timers have done by then. The loop's time does not
+  suffice: it excludes the suspension (`sync.base.clock`).
 - When the fence closes, writes in flight are aborted. Bytes that were sent may still arrive:
   preconditions (UID, resource version) and the time between the end of the fence and the end of the
   Lease cover that.
@@ -15,25 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import BytesPayload
 from aiohttp.abc import AbstractStreamWriter
 
+from sync.base.clock import lease_time
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import NotLeaderError, Side
 
-if sys.platform == "linux":
-
-    def clock() -> float:
-        """Monotonic seconds that include the time while the machine was suspended."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-else:
-    clock = time.monotonic
+#: The clock of fences, and of the Leases that extend them.
+clock = lease_time
 
 
 class Fence:

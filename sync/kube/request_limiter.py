@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import monotonic
 from typing import Final
 
+from sync.base import clock
 from sync.base.fair_queue import FairQueue
 
 #: Enough for all requests of one pod at once.
@@ -64,9 +64,8 @@ class RequestLimiter:
     Call ``flow = await enter()``, send the request, then call `leave` whatever its result.
     """
 
-    def __init__(self, *, most: int, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, *, most: int) -> None:
         self._most = most
-        self._clock = clock
         self._limit = float(min(START, most))
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         # Seconds that the server needs, by method.
@@ -75,7 +74,7 @@ class RequestLimiter:
         self._crowded = -math.inf
         # When the limit last changed. Since the last decision: delays relative to the allowed ones,
         # and whether a request waited.
-        self._changed = clock()
+        self._changed = -math.inf
         self._delays: list[float] = []
         self._has_waited = False
         # The limit grows by half at a time until it is first lowered.
@@ -136,7 +135,7 @@ class RequestLimiter:
                 waiter.set_result(None)
 
     def _learn(self, method: str, seconds: float, *, throttled: bool) -> None:
-        now = self._clock()
+        now = clock.now()
         started = now - seconds
         if throttled:
             if started >= self._changed:
@@ -174,5 +173,5 @@ class RequestLimiter:
     def _set(self, limit: float) -> None:
         limit = min(max(limit, LEAST), self._most)
         if limit != self._limit:
-            self._limit, self._changed = limit, self._clock()
+            self._limit, self._changed = limit, clock.now()
             self._delays.clear()

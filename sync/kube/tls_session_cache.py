@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from time import monotonic
+
+from sync.base import clock
 
 #: Seconds after which certificates are verified again.
 SECONDS = 600.0
@@ -35,7 +36,7 @@ class TlsSessionCache:
         entry = self._entry
         if entry is None or entry.context is not context or entry.name != name:
             return None
-        if monotonic() >= entry.until:
+        if clock.now() >= entry.until:
             self._entry = None
             return None
         return entry.session
@@ -47,5 +48,5 @@ class TlsSessionCache:
             return
         session = tls.session
         if session is not None and session.has_ticket:
-            until = monotonic() + min(SECONDS, session.timeout)
+            until = clock.now() + min(SECONDS, session.timeout)
             self._entry = _Entry(session, tls.context, tls.server_hostname, until)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Self
@@ -31,7 +30,7 @@ import aiohttp
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sync.base import tracing
+from sync.base import clock, tracing
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreachable, from_status
 from sync.kube.api_resources import NAMESPACES, Object
@@ -245,11 +244,11 @@ class Transport:
         method = request.method
         fence = self._fence if method != "GET" else None
         code, is_waiting = "none", False
-        started = time.monotonic()
+        started = clock.now()
         try:
             async with asyncio.timeout(request.seconds) as timeout:
                 flow = await self.limiter.enter()
-                response, sent, took = None, time.monotonic(), None
+                response, sent, took = None, clock.now(), None
                 turn = request.turn or self.limits.turn()
                 try:
                     body: bytes | FencedBody | None = request.data
@@ -268,7 +267,7 @@ class Transport:
                         raw = await self._read(response, request, turn)
                     # A large body may have waited for its turn.
                     if request.times_server and not turn.is_held:
-                        took = time.monotonic() - sent
+                        took = clock.now() - sent
                 finally:
                     throttled = response is not None and is_throttled(
                         response.status, response.headers
@@ -286,7 +285,7 @@ class Transport:
             with self._connection_errors(request.what):
                 raise
         finally:
-            self.metrics.durations[method, code].observe(time.monotonic() - started)
+            self.metrics.durations[method, code].observe(clock.now() - started)
         if response.status >= 300:
             raise self._failure(response, raw, request.what)
         return raw

@@ -8,9 +8,7 @@ a pod, and Events beyond it are dropped. Those beyond the limit of a namespace a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import monotonic
-
+from sync.base import clock
 from sync.base.namespace_fair_cache import FairCache
 
 #: Events about one pod at once, and the seconds for each further one.
@@ -38,21 +36,20 @@ class _Bucket:
 class EventPace:
     """The buckets of all pods and namespaces."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._pods: FairCache[str, _Bucket] = FairCache(BUCKETS_MAX)
         self._namespaces: FairCache[str, _Bucket] = FairCache(BUCKETS_MAX)
 
     def delay(self, namespace: str) -> float:
         """Seconds until an Event of the namespace may be written; 0 for now."""
         bucket = self._bucket(self._namespaces, namespace, namespace, NAMESPACE_BURST)
-        bucket.fill(NAMESPACE_BURST, NAMESPACE_RATE, self._clock())
+        bucket.fill(NAMESPACE_BURST, NAMESPACE_RATE, clock.now())
         return max(0.0, (1 - bucket.tokens) / NAMESPACE_RATE)
 
     def take(self, namespace: str, pod: str) -> bool:
         """Counts an Event about the pod with this UID; whether it may be written."""
         bucket = self._bucket(self._pods, namespace, pod, BURST)
-        bucket.fill(BURST, 1 / SECONDS_EACH, self._clock())
+        bucket.fill(BURST, 1 / SECONDS_EACH, clock.now())
         if bucket.tokens < 1:
             return False
         bucket.tokens -= 1
@@ -64,6 +61,6 @@ class EventPace:
     ) -> _Bucket:
         bucket = buckets.get(key)
         if bucket is None:
-            bucket = _Bucket(size, self._clock())
+            bucket = _Bucket(size, clock.now())
             buckets.put(namespace, key, bucket)
         return bucket

@@ -12,9 +12,9 @@ defect of the bridge that concerns a pending pod is reported as `BridgeDefect`.
 from __future__ import annotations
 
 import functools
-import time
 from dataclasses import replace
 
+from sync.base import clock
 from sync.base.namespace_fair_cache import FairCache
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
@@ -143,7 +143,7 @@ class PodController:
 
     def in_burst(self) -> bool:
         """Whether a burst of pods is being reconciled, or was `BURST_SECONDS` ago."""
-        queue, now = self.controller.queue, time.monotonic()
+        queue, now = self.controller.queue, clock.now()
         if len(queue) + len(queue.working) >= BURST:
             self._burst_ends = now + BURST_SECONDS
         return now < self._burst_ends

@@ -11,8 +11,7 @@ Nothing is measured before `begin`: a standby sees what the leader does.
 
 from __future__ import annotations
 
-from time import monotonic
-
+from sync.base import clock
 from sync.base.histograms import Histogram
 from sync.cache.store import Key
 from translators.object_accessors import Object, uid_of
@@ -41,7 +40,7 @@ class PodLatency:
 
     def remote_changed(self, key: Key) -> None:
         if self._measuring:
-            self._pending.setdefault(key, monotonic())
+            self._pending.setdefault(key, clock.now())
 
     def take_change(self, key: Key) -> float | None:
         """Removes the pending change of this key and returns its time; None if there is none."""
@@ -53,7 +52,7 @@ class PodLatency:
             self._pending[key] = since
 
     def status_written(self, since: float) -> None:
-        self.status_lag.observe(monotonic() - since)
+        self.status_lag.observe(clock.now() - since)
 
     def home_changed(self, old: Object | None, new: Object | None) -> None:
         """Observes when a home pod begins to wait, starts, or is deleted."""
@@ -62,11 +61,11 @@ class PodLatency:
                 self._starting.pop(uid_of(old), None)
         elif old is None:
             if self._measuring and pod_status.phase(new) == "Pending":
-                self._starting[uid_of(new)] = monotonic()
+                self._starting[uid_of(new)] = clock.now()
         elif self._starting and (phase := pod_status.phase(new)) != "Pending":
             since = self._starting.pop(uid_of(new), None)
             ran = phase in ("Running", "Succeeded") and not synthetic_status.is_creation_blocked(
                 new
             )
             if since is not None and ran:
-                self.start.observe(monotonic() - since)
+                self.start.observe(clock.now() - since)

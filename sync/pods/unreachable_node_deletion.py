@@ -14,9 +14,9 @@ terminates slowly looks like a lost one.
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
+from sync.base import clock
 from sync.cache.store import Key, Store
 from translators.object_accessors import Object, is_deleting, is_ready, metadata, name_of, uid_of
 from translators.ownership_labels import origin_of
@@ -51,7 +51,7 @@ class UnreachableNodeDeletions:
             origin = origin_of(new)
             if origin is not None and uid_of(new) not in self._deleting:
                 key = Key(origin.namespace, origin.name)
-                self._deleting[uid_of(new)] = _Deletion(key, node, time.monotonic())
+                self._deleting[uid_of(new)] = _Deletion(key, node, clock.now())
 
     def affected(self, old: Object | None, new: Object | None) -> list[Key]:
         """The home pods whose remote pods are being deleted on a node whose readiness changes."""
@@ -73,4 +73,4 @@ class UnreachableNodeDeletions:
         if node is None:
             # Deleted, or no longer selected; such a node may still be running.
             wait = max(wait, float(metadata(remote).get("deletionGracePeriodSeconds") or 0))
-        return max(0.0, known.since + wait - time.monotonic())
+        return max(0.0, known.since + wait - clock.now())

@@ -19,10 +19,9 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from time import monotonic
 from typing import Generic, TypeVar
 
-from sync.base import exception_summary
+from sync.base import clock, exception_summary
 from sync.base.histograms import Histogram
 from sync.base.tracing import trace_reconcile
 from sync.kube.api_errors import KubeError, NotLeaderError
@@ -107,7 +106,7 @@ class Controller(Generic[K]):
     @property
     def unfinished_work(self) -> list[float]:
         """The seconds so far of each reconcile in progress."""
-        now = monotonic()
+        now = clock.now()
         return [now - began for began in self._began if began]
 
     async def reconcile_now(self, key: K) -> None:
@@ -129,7 +128,7 @@ class Controller(Generic[K]):
                 FLOW.set(flow := group)
             # Callers of `reconcile_now` from now on wait for the reconcile after this one.
             waiting = self._awaited.pop(key, ()) if self._awaited else ()
-            started = working[number] = monotonic()
+            started = working[number] = clock.now()
             try:
                 try:
                     await reconcile(key)
@@ -141,7 +140,7 @@ class Controller(Generic[K]):
                     self._failed(key, error, waiting)
                 else:
                     self._succeeded(key, waiting)
-                took = monotonic() - started
+                took = clock.now() - started
                 self.work_duration.observe(took)
                 if took < _QUICK:
                     self._busy += took

@@ -18,9 +18,9 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable
-from time import monotonic
 from typing import Generic, TypeVar
 
+from sync.base import clock
 from sync.base.backoff import Backoff
 from sync.base.fair_queue import FairQueue
 from sync.base.histograms import Histogram
@@ -101,7 +101,7 @@ class WorkQueue(Generic[K]):
         """For how many seconds the oldest waiting key has waited for a worker; 0 if none waits."""
         # The dict keeps keys in the order in which they were added.
         first = next(iter(self._since.values()), None)
-        return 0.0 if first is None else monotonic() - first
+        return 0.0 if first is None else clock.now() - first
 
     def pause(self) -> None:
         """Drops keys that are added from now on, until `resume`."""
@@ -122,7 +122,7 @@ class WorkQueue(Generic[K]):
             self._cancel(key)
         if key in self._since:
             return
-        self._since[key] = monotonic()
+        self._since[key] = clock.now()
         self.adds += 1
         if key not in self.working:
             self._push(key)
@@ -211,7 +211,7 @@ class WorkQueue(Generic[K]):
 
     def _hand_out(self, group: Hashable, key: K) -> K:
         self.working[key] = group
-        self.queue_duration.observe(monotonic() - self._since.pop(key))
+        self.queue_duration.observe(clock.now() - self._since.pop(key))
         return key
 
     def _end(self, key: K) -> Hashable:

@@ -13,10 +13,11 @@ from bridge.app import join_lifecycle
 from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import JoinSettings
 from tests.bridge.two_clusters import Clusters
+from tests.virtual_time_loop import poll
 
-#: Seconds, more than a join or its end take here, even on a machine with ten times the load. The
-#: limit only ends a test that hangs.
-SOON = 15.0
+#: Seconds of the loop's time, more than a join or its end take. The limit only ends a test that
+#: hangs.
+SOON = 120.0
 
 
 @dataclass
@@ -35,11 +36,11 @@ class RunningJoin:
 
     async def wait_for_report(self, words: str) -> None:
         """Waits for this text in the progress; raises the error that ended the join before."""
-        async with asyncio.timeout(SOON):
-            while not any(words in line for line in self.reports):
-                if self.task.done():
-                    await self.task
-                await asyncio.sleep(0.004)
+        await poll(
+            lambda: self.task.done() or any(words in line for line in self.reports), timeout=SOON
+        )
+        if not any(words in line for line in self.reports):
+            await self.task
 
     async def end(self) -> None:
         """Stops the join and raises its error."""

@@ -201,21 +201,22 @@ class FakeApi:
         """The watches that are open now."""
         return self.watches.open(resource)
 
-    async def until(self, condition: Callable[[], object], *, timeout: float = 15.0) -> None:
+    async def until(self, condition: Callable[[], object], *, timeout: float = 120.0) -> None:
         """Waits until the condition is true; checks it after each request and each change.
 
         Raises AssertionError after ``timeout`` seconds: the default only ends a test that hangs.
         """
+        # Polls for what no request shows, such as a client that disconnected.
+        poll = 0.02
         try:
             async with asyncio.timeout(timeout):
                 while not condition():
                     self._changed.clear()
                     try:
-                        # Polls for what no request shows, such as a client that disconnected.
-                        async with asyncio.timeout(0.02):
+                        async with asyncio.timeout(poll):
                             await self._changed.wait()
                     except TimeoutError:
-                        continue
+                        poll = min(1.2 * poll, 0.25)
         except TimeoutError:
             raise AssertionError(f"not true within {timeout} s") from None
 

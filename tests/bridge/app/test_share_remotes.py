@@ -227,6 +227,7 @@ async def test_remote_whose_join_an_outage_of_home_ended_comes_back_with_home(
     await fleet.until_divided(first, second)
 
 
+@pytest.mark.real_time  # several steps that follow one another in real time
 async def test_replica_cut_off_while_it_registers_a_node_gets_that_back(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ from bridge.certificates.x509_builder import missing_names, self_signed, validit
 from tests.bridge.certificates.running_source import ADDRESS, NODE, START, UsedPairs, running_source
 from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.bridge.kubelet.pki import Pki
-from tests.sync.virtual_time_loop import run_virtual
+from tests.virtual_time_loop import run_virtual
 
 # -- self-signed --------------------------------------------------------------------------
 

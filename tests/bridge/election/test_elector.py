@@ -31,7 +31,7 @@ from sync.kube.list_pages import Page
 from sync.kube.request_metrics import RequestMetrics
 from sync.kube.response_limits import ResponseLimits
 from tests.fakeapi.patching import merge
-from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
+from tests.virtual_time_loop import VirtualLoop, run_virtual
 from translators.object_accessors import Object
 
 #: An annotation that records keep on the Lease.

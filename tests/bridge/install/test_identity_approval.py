@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -158,13 +159,13 @@ async def test_declined_request_is_left_to_another_person(world: World) -> None:
     assert len(world.questions) == 1
 
 
-async def test_approval_without_a_signature_is_an_error(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(identity_approval, "SIGNING_SECONDS", 0.0)
+async def test_approval_without_a_signature_is_an_error(world: World) -> None:
     approval = world.approval(YES)
     name = world.request()
     await approval.step()
+    await asyncio.sleep(identity_approval.SIGNING_SECONDS - 1)
+    await approval.step()
+    await asyncio.sleep(2)
     with pytest.raises(NotSignedError, match="home has not signed"):
         await approval.step()
     world.api.update(CERTIFICATE_SIGNING_REQUESTS, name, {"status": {"certificate": "eA=="}})

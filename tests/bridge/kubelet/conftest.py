@@ -1,7 +1,4 @@
-"""Fixtures: the kubelet API on real sockets with TLS, between a fake home and a fake remote.
-
-Every asynchronous test of this folder runs twice: with asyncio's event loop and with uvloop.
-"""
+"""Fixtures: the kubelet API on real sockets with TLS, between a fake home and a fake remote."""
 
 from __future__ import annotations
 
@@ -22,13 +19,25 @@ from bridge.net.open_file_budget import MAX_STREAMS
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.fake_api_servers import FakeHome, FakePodDirectory, FakeRemote, access_for
 from tests.bridge.kubelet.pki import Pki
+from tests.virtual_time_loop import loop_factories
+
+#: Files whose tests run with uvloop, too: what streams do depends on the loop.
+STREAM_FILES = (
+    "test_exec_attach_portforward.py",
+    "test_idle_streams.py",
+    "test_logs.py",
+    "test_stream_ends.py",
+)
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Both event loops."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    """The default loop, and uvloop for streams."""
+    factories = loop_factories(item)
+    if item.path.name in STREAM_FILES:
+        return {**factories, "uvloop": uvloop.new_event_loop}
+    return factories
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from sync.kube.api_errors import Side
 from sync.kube.api_resources import Object
 from sync.kube.credentials import ClientConfig
 from tests.fakeapi.client_config import StaticConfig
+from tests.virtual_time_loop import poll
 
 #: The request target of an exec with all streams and without a terminal.
 EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"
@@ -235,7 +236,5 @@ class FakePodDirectory:
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits until the condition is true, at most 30 seconds."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # the condition has no event
-            await asyncio.sleep(0.005)
+    """Waits until the condition is true, at most 120 seconds of the loop's time."""
+    await poll(condition)

@@ -207,6 +207,7 @@ async def test_standby_is_ready_and_takes_over(
         async with asyncio.timeout(SOON):
             leaders = 0.0
             while leaders != 1:
+                await asyncio.sleep(0.02)
                 both = [await it.metrics() for it in (first, second)]
                 leaders = sum(value(it, "bridge_placement_leader") for it in both)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sync.base.loop_share import ACTIVE, BURST, MAX_REST, REST, STEP, LoopShare, LoopUses
-from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
+from tests.virtual_time_loop import VirtualLoop, run_virtual
 
 #: The part of the time that a remote has beside others.
 SHARE = 1 / (1 + REST)

@@ -57,6 +57,7 @@ async def test_watch_without_newlines_ends_at_the_limit(api: FakeApi) -> None:
         assert client.limits.rejected["watch-event"] == 1
 
 
+@pytest.mark.real_time  # the flood never pauses
 async def test_watch_of_empty_lines_uses_no_memory(api: FakeApi) -> None:
     server = HostileServer(head(), endless(b"\n" * 2**16))
     async with hostile_client(server, api) as client:
@@ -65,12 +66,9 @@ async def test_watch_of_empty_lines_uses_no_memory(api: FakeApi) -> None:
                 await watcher_of(client, Store()).watch()
 
 
-async def test_large_event_that_drips_ends_the_watch(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_event_that_drips_ends_the_watch(api: FakeApi) -> None:
     """It would keep other large bodies of the same API server waiting."""
-    monkeypatch.setattr(watcher, "LARGE_EVENT_SECONDS", 0.2)
-    server = HostileServer(head(), endless(b"x", first=b"x" * 2**19, every=0.01))
+    server = HostileServer(head(), endless(b"x", first=b"x" * 2**19, every=1.0))
     async with hostile_client(server, api) as client:
         for _ in range(response_limits.LARGE_BODIES + 1):
             with pytest.raises(BrokenWatchError, match="does not end"):
@@ -78,24 +76,19 @@ async def test_large_event_that_drips_ends_the_watch(
         assert client.limits.rejected["watch-event"] == response_limits.LARGE_BODIES + 1
 
 
-async def test_drip_is_no_sign_of_life(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drip_is_no_sign_of_life(api: FakeApi) -> None:
     """A watch that sent a bookmark, and then one byte after the other, ends as a silent one."""
-    monkeypatch.setattr(watcher, "SILENCE", 0.3)
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
-    drip = endless(b"x", first=orjson.dumps(bookmark) + b"\n", every=0.01)
+    drip = endless(b"x", first=orjson.dumps(bookmark) + b"\n", every=1.0)
     async with hostile_client(HostileServer(head(), drip), api) as client:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(watcher.SILENCE + 5):
             await watcher_of(client, Store()).watch()
 
 
-async def test_watch_that_the_server_does_not_end_is_ended(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher, "WATCH_SECONDS", (0, 0))
-    monkeypatch.setattr(watcher, "WATCH_GRACE", 0.2)
-    lines = endless(event("a"), every=0.01)
+async def test_watch_that_the_server_does_not_end_is_ended(api: FakeApi) -> None:
+    lines = endless(event("a"), every=1.0)
     async with hostile_client(HostileServer(head(), lines), api) as client:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(watcher.WATCH_SECONDS[1] + 2 * watcher.WATCH_GRACE + 1):
             await watcher_of(client, Store()).watch()
 
 
@@ -152,6 +145,7 @@ async def test_large_deletion_with_too_many_values_requires_a_list(api: FakeApi)
             await watcher_of(client, Store()).watch()
 
 
+@pytest.mark.real_time  # measures CPU time
 @pytest.mark.parametrize("attack", ["empty", "small", "malformed"])
 async def test_flood_of_events_has_its_share_of_the_time(api: FakeApi, attack: str) -> None:
     """A watch that never waits for the server leaves most of the time to other remotes."""

@@ -257,6 +257,7 @@ async def test_last_contact_advances_with_each_event(api: FakeApi, informer: Inf
         listed = heard()
         assert listed
         await api.until(api.open_watches)
+        await asyncio.sleep(1)
         api.bookmark()
         await api.until(lambda: heard() > listed)
 

@@ -15,6 +15,7 @@ from sync.kube import throttle_retry
 from sync.kube.api_errors import Unauthorized, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
+from sync.kube.transport import REQUEST_TIMEOUT
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
 from tests.sync.informer_harness import (
@@ -79,7 +80,7 @@ async def test_watch_continues_after_a_server_restart(api: FakeApi, informer: In
 
 
 async def test_rewatch_continues_from_its_version_or_is_rejected(
-    api: FakeApi, client: KubeClient, informer: Informer, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, client: KubeClient, informer: Informer
 ) -> None:
     """A credential is revoked: the watch continues, and the server rejects other requests."""
     client.on_unauthorized(informer.rewatch)
@@ -91,7 +92,7 @@ async def test_rewatch_continues_from_its_version_or_is_rejected(
         await caught_up(api, informer)
         assert not api.requests("GET"), "it is young"
 
-        monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
+        await asyncio.sleep(watcher.REWATCH_AGE)
         informer.rewatch()
         api.put(config_map("a"))
         await caught_up(api, informer)
@@ -99,6 +100,7 @@ async def test_rewatch_continues_from_its_version_or_is_rejected(
         assert all(entry.watch for entry in api.log)
         assert informer.error is None
 
+        await asyncio.sleep(watcher.REWATCH_AGE)
         api.fail(Fault("*", "*", code=401, times=None))
         with pytest.raises(Unauthorized):
             await client.get(CONFIG_MAPS, "a", namespace="default")
@@ -108,16 +110,12 @@ async def test_rewatch_continues_from_its_version_or_is_rejected(
         await api.until(lambda: informer.error is None)
 
 
-async def test_watch_without_bookmarks_is_requested_again(
-    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watch_without_bookmarks_is_requested_again(api: FakeApi, informer: Informer) -> None:
     """A server hangs: its connections stay open, and no data arrives."""
-    monkeypatch.setattr(watcher, "SILENCE", 0.1)
-    monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 0.1)
     async with running_informer(informer):
         await api.until(api.open_watches)
         api.clear_log()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(3 * watcher.SILENCE)
         assert not api.requests("GET"), "it may be a server that sends no bookmarks"
 
         api.bookmark()
@@ -125,8 +123,8 @@ async def test_watch_without_bookmarks_is_requested_again(
         assert all(entry.watch for entry in api.log)
         assert informer.error is None, "the server answers"
 
-        api.fail(Fault(watch=True, delay=60, times=None))
-        await api.until(lambda: isinstance(informer.error, Unreachable))
+        api.fail(Fault(watch=True, delay=10 * REQUEST_TIMEOUT, times=None))
+        await api.until(lambda: isinstance(informer.error, Unreachable), timeout=300)
         api.heal()
         api.put(config_map("a"))
         await caught_up(api, informer)
@@ -134,16 +132,14 @@ async def test_watch_without_bookmarks_is_requested_again(
         assert informer.store.get(Key("default", "a"))
 
 
-async def test_watch_with_events_is_not_requested_again(
-    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher, "SILENCE", 1.0)
+async def test_watch_with_events_is_not_requested_again(api: FakeApi, informer: Informer) -> None:
     async with running_informer(informer):
         await api.until(api.open_watches)
         api.clear_log()
-        for _ in range(15):
+        # Not longer than the watch: it lasts `WATCH_SECONDS` at least.
+        for _ in range(3):
             api.bookmark()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.9 * watcher.SILENCE)
         assert not api.requests("GET")
 
 
@@ -229,6 +225,7 @@ def answer_watches(api: FakeApi, monkeypatch: pytest.MonkeyPatch, *lines: bytes)
     """Each watch is answered with the lines and ends, as by a proxy; lists are as they are."""
 
     async def answer(request: web.Request, *_: object) -> web.StreamResponse:
+        await asyncio.sleep(0.01)
         response = web.StreamResponse()
         await response.prepare(request)
         for line in lines:
@@ -428,15 +425,14 @@ async def test_rewatch_leaves_a_watch_without_a_response(
 ) -> None:
     """Its timeout shows that the server hangs, and would never come."""
     monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
-    monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 0.3)
     async with running_informer(informer):
         await caught_up(api, informer)
-        api.fail(Fault(delay=60, times=None))
+        api.fail(Fault(delay=10 * REQUEST_TIMEOUT, times=None))
 
         async def impatient() -> None:
             while True:
                 informer.rewatch()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(REQUEST_TIMEOUT / 30)
 
         async with background_task(impatient(), name="rewatch"):
             await api.until(lambda: informer.error is not None)
@@ -511,16 +507,16 @@ async def test_raising_unauthorized_handler_does_not_change_the_error(
 
 
 async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
-    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, informer: Informer
 ) -> None:
     """For example Events, which have no watch cache, after the server was replaced."""
-    monkeypatch.setattr(watcher, "SILENCE", 0.1)
     async with running_informer(informer):
         await api.until(api.open_watches)
         api.bookmark()
         await asyncio.sleep(0.02)
         api.clear_log()
-        await asyncio.sleep(1.0)
+        # The requests of silent watches; each other one follows `WATCH_SECONDS` later.
+        await asyncio.sleep((watcher.SILENT_WATCHES + 1.5) * watcher.SILENCE)
         assert 1 <= len(api.requests("GET")) <= watcher.SILENT_WATCHES
         api.put(config_map("a"))
         await caught_up(api, informer)

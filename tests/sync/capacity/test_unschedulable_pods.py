@@ -11,7 +11,7 @@ import pytest
 from sync.cache.informer import Informer
 from sync.capacity.unschedulable_pods import GRACE, LINGER, UnschedulablePods
 from tests.sync.pod_states import IDENTITY, remote
-from tests.sync.virtual_time_loop import run_virtual
+from tests.virtual_time_loop import run_virtual
 from translators.object_accessors import Object
 
 _Handler = Callable[[Object | None, Object | None], None]

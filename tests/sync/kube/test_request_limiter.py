@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sync.kube.request_limiter import FLOW, LEAST, START, TARGET, RequestLimiter, urgent
-from tests.sync.virtual_time_loop import run_virtual
+from tests.virtual_time_loop import run_virtual
 
 MOST = 64
 
@@ -61,7 +61,7 @@ class Load:
     """Namespaces whose requests never end, through one limiter."""
 
     def __init__(self, answer: Answer) -> None:
-        self.limiter = RequestLimiter(most=MOST, clock=asyncio.get_running_loop().time)
+        self.limiter = RequestLimiter(most=MOST)
         self.answer = answer
         self.answered: Counter[str] = Counter()
         self.refused = 0
@@ -206,7 +206,7 @@ def test_limit_falls_on_throttling_and_recovers() -> None:
 
 def test_concurrent_throttling_lowers_the_limit_once_and_not_below_the_minimum() -> None:
     async def main() -> None:
-        it = RequestLimiter(most=MOST, clock=asyncio.get_running_loop().time)
+        it = RequestLimiter(most=MOST)
         for number in range(START):
             FLOW.set(number)
             await it.enter()

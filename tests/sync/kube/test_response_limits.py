@@ -170,6 +170,7 @@ async def test_body_of_home_is_decoded(home_api: FakeApi) -> None:
         assert len((await client.request("GET", "/version"))["items"]) > 160_000
 
 
+@pytest.mark.real_time  # measures CPU time
 async def test_large_responses_rest_beside_another_remote(api: FakeApi) -> None:
     """Fifty responses of 12 MiB, which take some 30 ms each: the other work of the process has most
     of the time."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from sync.base.clock import now
 from sync.cache.store import Key
-from sync.pods import sync_latency
 from sync.pods.sync_latency import PodLatency
 from tests import objects
 from translators.object_accessors import Object
@@ -13,26 +15,8 @@ from translators.object_accessors import Object
 WEB = Key("default", "web")
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of all measurements."""
-    made = Clock()
-    monkeypatch.setattr(sync_latency, "monotonic", made)
-    return made
-
-
-@pytest.fixture
-def times(clock: Clock) -> PodLatency:
+def times() -> PodLatency:
     """The latencies of an active bridge."""
     made = PodLatency()
     made.begin()
@@ -45,14 +29,14 @@ def pod(phase: str = "Pending", uid: str = "1") -> Object:
     return {**made, "status": {"phase": phase}}
 
 
-def test_lag_counts_from_the_first_unwritten_change(times: PodLatency, clock: Clock) -> None:
+async def test_lag_counts_from_the_first_unwritten_change(times: PodLatency) -> None:
     times.remote_changed(WEB)
-    clock.now += 2
+    await asyncio.sleep(2)
     times.remote_changed(WEB)
     since = times.take_change(WEB)
     assert since is not None
     times.restore_change(WEB, since)  # home did not answer
-    clock.now += 1
+    await asyncio.sleep(1)
     again = times.take_change(WEB)
     assert again is not None
     times.status_written(again)
@@ -60,25 +44,24 @@ def test_lag_counts_from_the_first_unwritten_change(times: PodLatency, clock: Cl
     assert times.take_change(WEB) is None
 
 
-def test_change_during_a_status_write_counts_separately(times: PodLatency, clock: Clock) -> None:
+async def test_change_during_a_status_write_counts_separately(times: PodLatency) -> None:
+    began = now()
     times.remote_changed(WEB)
     first = times.take_change(WEB)
-    clock.now += 1
+    await asyncio.sleep(1)
     times.remote_changed(WEB)
-    assert first == 100
-    assert times.take_change(WEB) == 101
+    assert first == began
+    assert times.take_change(WEB) == began + 1
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-def test_start_ends_when_home_reports_the_pod_running(
-    times: PodLatency, clock: Clock, phase: str
-) -> None:
+async def test_start_ends_when_home_reports_the_pod_running(times: PodLatency, phase: str) -> None:
     times.home_changed(None, pod())
-    clock.now += 1
+    await asyncio.sleep(1)
     times.home_changed(pod(), pod())
-    clock.now += 4
+    await asyncio.sleep(4)
     times.home_changed(pod(), pod(phase))
-    clock.now += 4
+    await asyncio.sleep(4)
     times.home_changed(pod(phase), pod("Succeeded"))
     assert (sum(times.start.counts), times.start.total) == (1, 5)
 

@@ -12,10 +12,9 @@ import pytest
 from sync.cache.store import Key
 from sync.kube.api_errors import Invalid, Unreachable
 from sync.kube.request_limiter import FLOW
-from sync.runtime import controller as controller_module
 from sync.runtime import workqueue
 from sync.runtime.controller import SLICE, Controller, ReconcileBlocked
-from tests.sync.virtual_time_loop import run_virtual
+from tests.virtual_time_loop import VirtualLoop, run_virtual
 
 Reconcile = Callable[[str], Awaitable[None]]
 
@@ -242,23 +241,16 @@ def test_unretryable_key_waits_longest_unless_added(
     run_virtual(main)
 
 
-async def test_workers_that_never_wait_yield_to_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_workers_that_never_wait_yield_to_the_loop() -> None:
     """Thousands of keys of which nothing is to be done, as after a restart."""
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += 0.00005
-        return now
-
-    monkeypatch.setattr(controller_module, "monotonic", clock)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
     worked = 0
 
     async def reconcile(_: str) -> None:
         nonlocal worked
         worked += 1
+        loop.hold(0.00005)
 
     rounds = []
     async with running(reconcile, workers=64) as controller:
@@ -269,7 +261,7 @@ async def test_workers_that_never_wait_yield_to_the_loop(
             before = worked
             await asyncio.sleep(0)
             rounds.append(worked - before)
-    # Each took 50 microseconds by this clock; a round may overlap two of them.
+    # A round may overlap two slices.
     assert max(rounds) <= 2 * SLICE / 0.00005
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.relay.forward.connection_rate_limit import FairLimiter, TokenBucket
 from sync.cache.store import Key
-from tests.sync.virtual_time_loop import run_virtual
+from tests.virtual_time_loop import run_virtual
 
 ONE, OTHER = Key("shop", "one"), Key("shop", "other")
 
