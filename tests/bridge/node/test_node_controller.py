@@ -12,15 +12,23 @@ from unittest.mock import Mock
 
 import pytest
 
-from bridge.node import node_controller as controller_module
-from bridge.node import node_lease as lease_module
 from bridge.node import node_object
-from bridge.node.node_controller import NodeController, NodeTaken
-from bridge.node.node_lease import LEASE_NAMESPACE, LeaseAnnotation, request_lease
+from bridge.node.node_controller import (
+    OUTAGE_SECONDS,
+    SETTLE,
+    SPACING,
+    NodeController,
+    NodeTaken,
+)
+from bridge.node.node_lease import (
+    LEASE_NAMESPACE,
+    RENEW_SECONDS,
+    LeaseAnnotation,
+    request_lease,
+)
 from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from sync.base.background_task import background_task
-from sync.cache import watcher
 from sync.cache.informer import Informer
 from sync.capacity.remote_capacity import CapacityAggregator
 from sync.capacity.unschedulable_pods import UnschedulablePods
@@ -33,7 +41,7 @@ from sync.runtime.event_recorder import EventRecorder
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.sync.engine_harness import IDENTITY
-from tests.sync.informer_harness import ShortenedBackoff, running_informer
+from tests.sync.informer_harness import running_informer
 from translators.capacity.node_capacity import NO_LIMITS
 from translators.ownership_labels import PROPERTY_DOMAIN
 
@@ -48,22 +56,8 @@ FACTS = NodeFacts(
     configured=NodeMetadata(taints=(TAINT,)),
     annotations={node_object.ANNOTATION_HOME_NAME: "h"},
 )
-#: Replace the module's constants, so that no test waits for half a minute.
-SETTLE, SPACING, OUTAGE, RENEW = 0.01, 0.05, 0.15, 0.02
 #: Seconds for a renewal of the claim.
-CLAIM = 0.2
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens all waits."""
-    ShortenedBackoff(monkeypatch)
-    monkeypatch.setattr(watcher, "SHORT_WATCH", 0.01)
-    monkeypatch.setattr(controller_module, "SETTLE", SETTLE)
-    monkeypatch.setattr(controller_module, "SPACING", SPACING)
-    monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", OUTAGE)
-    monkeypatch.setattr(lease_module, "RENEW_SECONDS", RENEW)
-    monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
+CLAIM = 5.0
 
 
 @pytest.fixture
@@ -318,7 +312,7 @@ async def test_free_capacity_is_written_at_once_then_at_most_every_spacing(
         began = asyncio.get_running_loop().time()
         for number in range(100):
             offer.pod_changed(None, foreign(f"p{number}", "10m"))
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(SPACING / 25)
         await home_api.until(lambda: allocatable(home_api) == "2500m")
         took = asyncio.get_running_loop().time() - began
         statuses = [it for it in home_api.writes() if it.path.endswith(f"/{NAME}/status")]
@@ -332,7 +326,7 @@ async def test_free_capacity_is_written_at_once_then_at_most_every_spacing(
 
 
 async def test_largest_pod_is_written_at_creation_and_then_rarely(
-    home_api: FakeApi, home: KubeClient, nodes: Informer, monkeypatch: pytest.MonkeyPatch
+    home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     def largest_pod() -> str:
         found: str = home_api.get(NODES, NAME)["metadata"]["annotations"][
@@ -340,7 +334,6 @@ async def test_largest_pod_is_written_at_creation_and_then_rarely(
         ]
         return found
 
-    monkeypatch.setattr(controller_module, "LARGEST_SECONDS", 0.4)
     offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     async with running(controller(home, nodes, offer=offer)):
         assert largest_pod() == "cpu=4,memory=8Gi"
@@ -388,7 +381,7 @@ async def test_long_outage_makes_node_not_ready_until_it_ends(
         began = loop.time()
         await remote_api.stop()
         await home_api.until(lambda: condition(home_api)["status"] == "False")
-        assert loop.time() - began >= OUTAGE - SETTLE
+        assert loop.time() - began >= OUTAGE_SECONDS - SETTLE
         assert condition(home_api)["reason"] == "RemoteUnreachable"
         assert home_api.get(NODES, NAME)["status"]["capacity"] == before
         assert lease(home_api)["spec"]["holderIdentity"] == NAME
@@ -402,16 +395,14 @@ async def test_long_outage_makes_node_not_ready_until_it_ends(
 
 
 async def test_short_outage_leaves_node_ready(
-    home_api: FakeApi, remote_api: FakeApi, node: NodeController, monkeypatch: pytest.MonkeyPatch
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController
 ) -> None:
-    # Long enough for a busy machine to rewatch in a third of it.
-    monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", 10 * OUTAGE)
     async with running(node):
         home_api.clear_log()
         await remote_api.stop()
-        await asyncio.sleep(OUTAGE / 3)
+        await asyncio.sleep(OUTAGE_SECONDS / 3)
         await remote_api.start()
-        await asyncio.sleep(10 * OUTAGE)
+        await asyncio.sleep(OUTAGE_SECONDS)
         assert node_writes(home_api) == []
 
 
@@ -449,12 +440,9 @@ async def test_remote_that_hangs_is_not_ready(
     remote_api: FakeApi,
     node: NodeController,
     nodes: Informer,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It accepts connections and responds to nothing. No watch has had a bookmark yet, and the only
-    requests are those that renew the claim. The times are in proportion to the real ones."""
-    monkeypatch.setattr(watcher, "REWATCH_AGE", 2 * CLAIM)
-    monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 6 * CLAIM)
+    requests are those that renew the claim."""
     async with running(node), renewing_claim(nodes.client):
         await home_api.until(lambda: condition(home_api)["status"] == "True")
         remote_api.fail(Fault(delay=60, times=None))
@@ -469,11 +457,9 @@ async def test_remote_that_responds_late_stays_ready(
     remote_api: FakeApi,
     node: NodeController,
     nodes: Informer,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each response takes several times as long as a renewal of the claim may: the watch is
     requested again, the server responds, and changes of its nodes still arrive."""
-    monkeypatch.setattr(watcher, "REWATCH_AGE", CLAIM)
     async with running(node), renewing_claim(nodes.client):
         await home_api.until(lambda: condition(home_api)["status"] == "True")
         remote_api.clear_log()
@@ -644,7 +630,7 @@ async def test_lease_renewal_is_not_delayed_by_queued_pod_requests(
             times.add(lease(home_api)["spec"]["renewTime"])
             return len(times) >= 4
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(5 * RENEW_SECONDS):
             await home_api.until(renewed)
         assert home.limiter.waiting > 4000
         for task in writes:
@@ -663,7 +649,7 @@ async def test_changed_lease_annotation_is_written_with_renewal(
     async with running(node):
         await home_api.until(lambda: noted(home_api) == "1")
         home_api.clear_log()
-        await asyncio.sleep(3 * RENEW)
+        await asyncio.sleep(3 * RENEW_SECONDS)
         assert not any("annotations" in it.body["metadata"] for it in home_api.requests("PATCH"))
         line = "2"
         await home_api.until(lambda: noted(home_api) == "2")
