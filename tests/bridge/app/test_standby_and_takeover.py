@@ -7,9 +7,8 @@ import asyncio
 import aiohttp
 import pytest
 
-from bridge.app import replica_handover
 from bridge.base.command_error import PreflightError
-from bridge.election import election_lease, elector, lease_requests
+from bridge.election import election_lease
 from bridge.election.elector import NodeLeft
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
@@ -29,20 +28,11 @@ from tests.fakeapi import Fault
 from tests.objects import config_map, node
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 
+#: Seconds, of several renewals of the Lease.
+LONG = 5.0
 LEASE = election_lease.election_lease_name(NODE)
 
-pytestmark = pytest.mark.usefixtures("soon", "elects")
-
-
-@pytest.fixture
-def elects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the Lease durations."""
-    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.7)
-    monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.05)
-    monkeypatch.setattr(lease_requests, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(lease_requests, "MAX_REQUEST_SECONDS", 0.5)
-    monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture
@@ -99,7 +89,7 @@ async def test_standby_reports_the_holder_and_writes_nothing(
         two.remote.clear_log()
         harness.report_running("web")
         await two.home.until(lambda: harness.status("web").get("phase") == "Running")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LONG)
         path = PODS.path("web", namespace="default", subresource="status")
         assert written(two) == [f"PATCH {path}"]
         assert port(two) == first.port
@@ -127,7 +117,7 @@ async def test_failed_standby_does_not_disturb_the_others(two: Clusters) -> None
         second.task.cancel()
         await asyncio.gather(second.task, return_exceptions=True)
         before = holder(two)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LONG)
         assert holder(two) == before
 
 
@@ -148,22 +138,20 @@ async def test_outage_of_home_during_the_registration_does_not_end_the_join(
 
 
 async def test_standby_takes_over_at_once_and_writes_only_changes(
-    two: Clusters, harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
+    two: Clusters, harness: EngineHarness
 ) -> None:
     """Long before the Lease would expire."""
-    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 60.0)
-    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 40.0)
     async with running_join(two) as first:
         harness.pod("web")
         await two.remote.until(lambda: harness.remote_pod("web"))
         harness.report_running("web")
         await two.home.until(lambda: harness.status("web").get("phase") == "Running")
         second = await standby(two)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LONG)
         two.home.clear_log()
         two.remote.clear_log()
         await first.end()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(election_lease.LEASE_SECONDS / 2):
         await second.wait_for_report("is registered")
     await two.home.until(lambda: port(two) == second.port)
     async with kubelet_api_client(second) as session:
@@ -172,7 +160,7 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
         text = (await answer(session, "/metrics"))[1]
         assert f'bridge_leader{{node="{NODE}"}} 1.0' in text
         assert f'bridge_leader_transitions_total{{node="{NODE}"}} 1.0' in text
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(LONG)
     assert written(two) == []
     harness.pod("db")
     await two.remote.until(lambda: harness.remote_pod("db"))
@@ -229,7 +217,7 @@ async def test_successor_has_the_last_writes_of_its_predecessor(
         slow = two.remote.fail(Fault("POST", "*/pods", delay=0.3))
         harness.pod("web", restartPolicy="Never")
         await two.remote.until(lambda: slow.hits)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LONG)
         for watch in {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)} - others:
             watch.passes = lambda _: False
         await two.remote.until(
@@ -238,20 +226,17 @@ async def test_successor_has_the_last_writes_of_its_predecessor(
         harness.report_terminated("Succeeded", "web")
         await two.home.until(lambda: harness.status("web").get("phase") == "Succeeded")
         two.remote.remove(PODS, "web", REMOTE_NAMESPACE)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LONG)
         two.remote.clear_log()
         await first.end()
         await second.wait_for_report("is registered")
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(LONG)
         assert two.remote.writes(PODS.path(namespace=REMOTE_NAMESPACE)) == []
         assert harness.status("web")["phase"] == "Succeeded"
         await second.end()
 
 
-async def test_successor_survives_a_short_failure_of_home(
-    two: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replica_handover, "REGISTER_SECONDS", 0.01)
+async def test_successor_survives_a_short_failure_of_home(two: Clusters) -> None:
     async with running_join(two) as first:
         second = await standby(two)
         refused = two.home.fail(Fault("*", "/api/v1/nodes*", code=500, times=3, watch=False))
@@ -289,7 +274,7 @@ async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
         two.home.clear_log()
         two.remote.clear_log()
         harness.pod("web")
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(LONG)
         assert two.writes() == []
         async with kubelet_api_client(run) as session:
             assert (await answer(session, "/pods"))[0] == 503
@@ -311,7 +296,7 @@ async def test_cut_to_home_stops_writes_to_the_remote_and_restarts_no_pod(
         await asyncio.sleep(election_lease.RENEW_DEADLINE + 0.3)
         two.remote.clear_log()
         two.remote.remove(CONFIG_MAPS, "conf", REMOTE_NAMESPACE)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(LONG)
         assert two.remote.writes() == []
         two.home.resume()
         await two.remote.until(lambda: harness.config_map("conf"))

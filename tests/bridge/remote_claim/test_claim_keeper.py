@@ -30,17 +30,9 @@ from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
-pytestmark = pytest.mark.usefixtures("soon", "quick")
+pytestmark = pytest.mark.usefixtures("soon")
 
 ELECTION = election_lease.election_lease_name(NODE)
-
-
-@pytest.fixture
-def expiring(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
-    """Home's election expires within a second: a clone has a Lease whose holder never renews it."""
-    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.8)
-    monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 1.2)
 
 
 def lease_of(two: Clusters) -> str:
@@ -73,7 +65,7 @@ async def cloned(two: Clusters, folder: Path) -> AsyncIterator[Clusters]:
 async def refused(run: RunningJoin) -> str:
     """The error that ends the join."""
     with pytest.raises(BaseExceptionGroup) as caught:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await run.task
     found = caught.value.split(ClaimRejected)[0]
     assert found is not None
@@ -100,7 +92,6 @@ def uids(two: Clusters) -> dict[str, str]:
 # -- a home that was restored or cloned --------------------------------------------------
 
 
-@pytest.mark.usefixtures("expiring")
 async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_path: Path) -> None:
     async with running_join(two):
         await running(two, "old")
@@ -121,12 +112,11 @@ async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_p
         await running(two, "newest")
 
 
-@pytest.mark.usefixtures("expiring")
 async def test_recent_clone_is_rejected_by_next_renewal(
     two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record of the claim is up to date when it wins its own election. The clone joins within
-    one interval of renewals, also on a machine that stalls for seconds."""
+    """Its record of the claim is up to date when it wins its own election: the claim is renewed
+    less often than the Lease expires."""
     monkeypatch.setattr(claim_keeper, "RENEW_SECONDS", 8.0)
     monkeypatch.setattr(claim_keeper, "CLAIM_SECONDS", 24)
     monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 12.0)
@@ -140,7 +130,6 @@ async def test_recent_clone_is_rejected_by_next_renewal(
         assert uids(two) == before
 
 
-@pytest.mark.usefixtures("expiring")
 @pytest.mark.parametrize("again", [False, True], ids=["stopped", "restarted and stopped"])
 async def test_restored_home_is_rejected_after_original_stopped(
     two: Clusters, tmp_path: Path, again: bool
@@ -160,7 +149,6 @@ async def test_restored_home_is_rejected_after_original_stopped(
     assert uids(two) == before
 
 
-@pytest.mark.usefixtures("expiring")
 async def test_rejected_home_does_not_take_claim_while_original_pauses(
     two: Clusters, tmp_path: Path
 ) -> None:
@@ -188,7 +176,9 @@ async def test_taking_over_on_purpose_ends_the_original_and_works_once(
         assert f"--take-over-claim {first}" in await refused(start_join(other.settings))
         taking = replace(other.settings, take_over_claim=first)
         run = start_join(taking)
-        await run.wait_for_report("waiting 1 s until that bridge can write no more")
+        await run.wait_for_report(
+            f"waiting {claim_keeper.CLAIM_SECONDS} s until that bridge can write no more"
+        )
         message = await refused(original)
         assert "has no record of the bridge that holds it" in message
         await run.wait_for_report("is registered")
@@ -208,7 +198,6 @@ async def test_taking_over_on_purpose_ends_the_original_and_works_once(
         )
 
 
-@pytest.mark.usefixtures("expiring")
 async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     """Restored in place: the pods that it does not know any more are not deleted."""
     run = start_join(two.settings)
@@ -230,7 +219,6 @@ async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
 # -- one home ----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("expiring")
 async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clusters) -> None:
     first = start_join(two.settings)
     await first.wait_for_report("is registered")
@@ -242,7 +230,9 @@ async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clust
     two.remote.update(LEASES, lease_of(two), {"spec": kept["spec"]}, LEASE_NAMESPACE)
     two.home.update(LEASES, ELECTION, {"spec": at_home["spec"]}, lease_namespace.NAMESPACE)
     async with running_join(two) as run:
-        assert any("waiting 1 s to see whether" in line for line in run.reports)
+        # It has observed the claim while it waited for the Lease.
+        left = claim_keeper.OBSERVE_SECONDS - election_lease.LEASE_SECONDS
+        assert any(f"waiting {left:.0f} s to see whether" in line for line in run.reports)
         assert uids(two) == before
 
 
@@ -286,10 +276,7 @@ async def test_renewals_whose_answers_are_lost_count(two: Clusters) -> None:
         await running(two, "web")
 
 
-async def test_a_claim_whose_last_renewal_had_no_answer_is_released(
-    two: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claim_keeper, "RETRY_SECONDS", 60.0)
+async def test_a_claim_whose_last_renewal_had_no_answer_is_released(two: Clusters) -> None:
     async with running_join(two):
         await renewed(two)
         path = LEASES.path(lease_of(two), namespace=LEASE_NAMESPACE)
@@ -307,7 +294,7 @@ async def test_a_remote_that_was_cut_off_is_not_written_to_before_the_claim_is_r
         await asyncio.sleep(claim_keeper.CLAIM_SECONDS + 0.3)
         two.remote.clear_log()
         EngineHarness(two.home, two.remote).pod("late")
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(5.0)
         assert not [it for it in two.remote.writes() if "/leases" not in it.path]
         two.remote.heal(away)
         await two.remote.until(lambda: "late" in uids(two))
@@ -334,7 +321,6 @@ async def test_a_leave_removes_the_claim(two: Clusters, keep_workloads: bool) ->
         pass
 
 
-@pytest.mark.usefixtures("expiring")
 async def test_a_restored_home_cannot_leave_with_the_originals_pods(
     two: Clusters, tmp_path: Path
 ) -> None:
