@@ -136,8 +136,8 @@ async def test_stop_ends_followed_logs(harness: KubeletHarness) -> None:
     async with harness.session() as session, session.get(LOG) as response:
         assert await response.content.readany() == b"half\n"
         started = asyncio.get_running_loop().time()
-        await harness.server.stop(2.0)
-        assert asyncio.get_running_loop().time() - started < 2
+        await harness.server.stop(30.0)
+        assert asyncio.get_running_loop().time() - started < 30
         with pytest.raises(aiohttp.ClientError):
             await response.content.read()
         await wait_until(lambda: harness.remote.ended == 1)

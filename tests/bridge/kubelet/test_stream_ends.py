@@ -104,6 +104,7 @@ def short_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splice, "CHECK_INTERVAL", 0.1)
 
 
+@pytest.mark.real_time  # the kernel's timers end the connection
 @pytest.mark.parametrize("sends", [True, False])
 @pytest.mark.parametrize("who", ["remote", "caller"])
 @pytest.mark.usefixtures("short_keepalive")
@@ -140,6 +141,7 @@ async def test_unresponsive_peer_ends_the_stream(pki: Pki, who: str, sends: bool
         writer.transport.abort()
 
 
+@pytest.mark.real_time  # the kernel's timers do not end the connection
 @pytest.mark.usefixtures("short_keepalive")
 async def test_live_peer_may_stop_reading(pki: Pki) -> None:
     async def handler(request: UpgradeRequest) -> None:
@@ -162,8 +164,8 @@ async def test_stop_ends_streams(harness: KubeletHarness) -> None:
     writer.write(b"x")
     assert await reader.readexactly(1) == b"x"
     started = asyncio.get_running_loop().time()
-    await harness.server.stop(3.0)
-    assert asyncio.get_running_loop().time() - started < 3
+    await harness.server.stop(30.0)
+    assert asyncio.get_running_loop().time() - started < 30
     assert await reader.read() == b""
     await wait_until(lambda: harness.remote.ended == 1)
     writer.close()
@@ -180,7 +182,7 @@ async def test_stop_does_not_wait_for_a_peer_that_does_not_read(harness: Kubelet
     await asyncio.sleep(0.3)  # the stream's reader buffers a little
     started = asyncio.get_running_loop().time()
     await harness.server.stop(0.5)
-    assert asyncio.get_running_loop().time() - started < 2
+    assert asyncio.get_running_loop().time() - started < splice.CLOSE_GRACE / 10
     writer.transport.abort()
 
 

@@ -12,11 +12,10 @@ from functools import partial
 
 import pytest
 
-from bridge.net import splice as module
-from bridge.net.splice import Tunnel, TunnelEnd
+from bridge.net.splice import CLOSE_GRACE, HALF_OPEN_TIMEOUT, IDLE_TIMEOUT, Tunnel, TunnelEnd
 
-#: A timeout, in seconds. The tests sleep for 0.3 of it; a busy machine may delay that by the rest.
-IDLE = 1.0
+#: Seconds; more than a tunnel takes to end.
+SOON = 1.0
 
 
 @dataclass
@@ -50,23 +49,21 @@ async def joined(tunnel: Tunnel) -> AsyncIterator[tuple[Far, Far]]:
 
 
 async def test_idle_tunnel_is_closed() -> None:
-    tunnel = Tunnel(idle_timeout=IDLE)
+    tunnel = Tunnel(idle_timeout=IDLE_TIMEOUT)
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         for _ in range(4):
-            await asyncio.sleep(IDLE * 0.3)
+            await asyncio.sleep(IDLE_TIMEOUT * 0.9)
             caller.writer.write(b"x")
             assert await remote.reader.readexactly(1) == b"x"
+        await asyncio.sleep(IDLE_TIMEOUT - SOON)
         assert not running.done()
         assert await caller.reader.read() == b""
         assert await remote.reader.read() == b""
-        await asyncio.wait_for(running, 2)
+        await asyncio.wait_for(running, 2 * SOON)
 
 
-async def test_half_open_tunnel_stays_open_while_bytes_arrive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "HALF_OPEN_TIMEOUT", IDLE)
+async def test_half_open_tunnel_stays_open_while_bytes_arrive() -> None:
     moved: Counter[str] = Counter()
     tunnel = Tunnel(lambda direction, count: moved.update({direction: count}))
     async with joined(tunnel) as (caller, remote):
@@ -76,12 +73,13 @@ async def test_half_open_tunnel_stays_open_while_bytes_arrive(
         assert await remote.reader.read() == b"last"
         assert moved == {"in": 4}
         for _ in range(4):
-            await asyncio.sleep(IDLE * 0.3)
+            await asyncio.sleep(HALF_OPEN_TIMEOUT * 0.9)
             remote.writer.write(b"x")
             assert await caller.reader.readexactly(1) == b"x"
+        await asyncio.sleep(HALF_OPEN_TIMEOUT - SOON)
         assert not running.done()
         assert await caller.reader.read() == b""
-        await asyncio.wait_for(running, 2)
+        await asyncio.wait_for(running, 2 * SOON)
 
 
 async def test_tunnel_ends_after_eof_from_both_ends() -> None:
@@ -94,21 +92,19 @@ async def test_tunnel_ends_after_eof_from_both_ends() -> None:
         caller.writer.write(b"b")
         caller.writer.write_eof()
         assert await remote.reader.read() == b"b"
-        await asyncio.wait_for(running, 2)
+        await asyncio.wait_for(running, 2 * SOON)
 
 
-async def test_end_that_does_not_read_is_aborted_after_the_grace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "CLOSE_GRACE", 0.2)
+async def test_end_that_does_not_read_is_aborted_after_the_grace() -> None:
     tunnel = Tunnel()
     async with joined(tunnel) as (_, remote):
         running = asyncio.create_task(tunnel.run())
         remote.writer.write(bytes(3_000_000))
         await asyncio.sleep(0.2)
         tunnel.close()
+        await asyncio.sleep(CLOSE_GRACE - SOON)
         assert not running.done()
-        await asyncio.wait_for(running, 2)
+        await asyncio.wait_for(running, 2 * SOON)
 
 
 async def test_cancelling_run_aborts_both_ends() -> None:

@@ -216,9 +216,8 @@ async def test_node_counter_continues_with_the_next_bridge(two: Clusters, there:
 
 
 async def test_silent_kubelet_costs_its_own_pods_and_sets_scrape_error(
-    two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
+    two: Clusters, there: Kubelets
 ) -> None:
-    monkeypatch.setattr(kubelet_scraper, "NODE_TIMEOUT", 0.2)
     there.silent = {"worker"}
     async with running(two, "worker", "another") as (_, __, session):
         text = await read(session)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from bridge.status import status_client, status_endpoint
+from bridge.status import status_endpoint
 from sync.kube.client import KubeClient
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
@@ -20,9 +20,8 @@ PROXY = f"/api/v1/nodes/{NODE}/proxy"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables the answer cache and shortens timeouts."""
+    """Disables the answer cache."""
     monkeypatch.setattr(status_endpoint, "CACHE_SECONDS", 0.0)
-    monkeypatch.setattr(status_client, "TIMEOUT_SECONDS", 2.0)
 
 
 @pytest.fixture

@@ -6,18 +6,18 @@ import asyncio
 import base64
 import contextlib
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from sync.kube import http_upgrade
+from sync.base.clock import now
 from sync.kube.api_errors import ApiServerCertificateError, Unreachable
 from sync.kube.credentials import ClientConfig, KubeconfigRef
 from sync.kube.http1 import HEAD_LIMIT
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
+from sync.kube.transport import REQUEST_TIMEOUT
 from tests.fakeapi import CLOSED_PORT
 from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.tls import Authority
@@ -261,7 +261,7 @@ async def test_connection_failures_name_the_address() -> None:
         await opened(FakeAccess("http://none.invalid"))
 
 
-async def test_silent_server_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_server_times_out(server: Server) -> None:
     left = asyncio.Event()
 
     async def play(_: str, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
@@ -270,11 +270,10 @@ async def test_silent_server_times_out(server: Server, monkeypatch: pytest.Monke
         left.set()
 
     server.play = play
-    monkeypatch.setattr(http_upgrade, "REQUEST_TIMEOUT", 0.1)
-    started = time.monotonic()
+    started = now()
     with pytest.raises(Unreachable, match="in time"):
         await opened(access(server))
-    assert time.monotonic() - started < 2
+    assert now() - started == pytest.approx(REQUEST_TIMEOUT, abs=0.1)
     await asyncio.wait_for(left.wait(), 2)
 
 
