@@ -102,7 +102,8 @@ def run(suite: Suite) -> int:
     _record_flaky(suite.name, flaky)
     for test, failure in flaky.items():
         print(f"FLAKY {test}: failed in the run, passed alone. Its first failure:\n{failure}")
-    failed = len(first.failed) - len(flaky)
+    # A run can also fail without a failed test.
+    failed = max(len(first.failed) - len(flaky), int(first.exit_code != 0))
     print(f"\n{suite.name}: {len(flaky)} flaky", flush=True)
     print(f"{suite.name}: {first.passed + len(flaky)} passed, {failed} failed", flush=True)
     return first.exit_code

@@ -14,8 +14,6 @@ from sync.kube.request_limiter import FLOW, HOLD, LEAST, START, STEP, urgent
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
 
-pytestmark = pytest.mark.long
-
 PATH = CONFIG_MAPS.path(namespace="default")
 
 
