@@ -102,6 +102,20 @@ async def test_thread_ends_before_a_later_timer() -> None:
     thread.join()
 
 
+def test_thread_that_takes_the_place_of_an_older_one_ends_before_a_later_timer() -> None:
+    """As the thread that ends the executor, when a thread of an earlier test has just ended."""
+    earlier_may_end = threading.Event()
+    earlier = threading.Thread(target=earlier_may_end.wait)
+    earlier.start()
+
+    async def main() -> None:
+        earlier_may_end.set()
+        earlier.join()
+        await test_thread_ends_before_a_later_timer()
+
+    run_virtual(main)
+
+
 async def test_child_process_ends_before_a_later_timer_and_then_the_clock_jumps() -> None:
     began = loop_time()
     child = await asyncio.create_subprocess_exec(

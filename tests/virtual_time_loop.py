@@ -130,15 +130,11 @@ class VirtualLoop(SimulatedTime, asyncio.SelectorEventLoop):
         self._virtual.now += seconds
 
     def _is_busy_elsewhere(self) -> bool:
-        if self._executor_jobs or any(map(_is_foreign, self._started_threads())):
+        started = set(threading.enumerate()) - self._threads_before
+        if self._executor_jobs or any(map(_is_foreign, started)):
             return True
-        self._children = [it for it in self._children if it.get_returncode() is None]
+        self._children = [child for child in self._children if child.get_returncode() is None]
         return bool(self._children)
-
-    def _started_threads(self) -> set[threading.Thread]:
-        if threading.active_count() == len(self._threads_before):
-            return set()
-        return set(threading.enumerate()) - self._threads_before
 
     def run_in_executor(  # type: ignore[override]  # typeshed has variadic generics
         self, executor: Any, func: Callable[..., T], *args: Any

@@ -79,7 +79,7 @@ class _ImmediateFailures:
                 self.terminal.write_line(content)
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class _OutcomeWriter:
     """Collects the outcome, and writes it when the run ends."""
 

@@ -57,8 +57,10 @@ def test_with_a_fixture(broken):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a project of its own."""
+    """The current folder, with a project of its own, whose tests have a conftest as ours do."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "conftest.py").touch()
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\naddopts = -p e2e.gate.pytest_plugin -p no:cacheprovider\n"
     )
@@ -72,7 +74,7 @@ def suite(*options: str, seconds: float = 60) -> Suite:
 
 def write(*parts: str) -> None:
     """Writes the tests of the suite."""
-    Path("test_trial.py").write_text(TESTS + "".join(parts))
+    Path("trial/test_trial.py").write_text(TESTS + "".join(parts))
 
 
 def runs(name: str) -> int:
@@ -96,8 +98,8 @@ def test_test_that_fails_once_is_flaky(
     assert suites.run(suite(*workers)) == 0
     assert runs("once1") == runs("fixture") == 2
     assert sorted(flaky()) == [
-        "test_trial.py::test_fails_once_1[a::b [c]]",
-        "test_trial.py::test_with_a_fixture",
+        "trial/test_trial.py::test_fails_once_1[a::b [c]]",
+        "trial/test_trial.py::test_with_a_fixture",
     ]
     printed = capfd.readouterr().out
     assert printed.count("\nFLAKY ") == 2
@@ -108,7 +110,7 @@ def test_test_that_fails_twice_fails_the_run(capfd: pytest.CaptureFixture[str]) 
     write(ONCE.format(1), ALWAYS)
     assert suites.run(suite()) != 0
     assert runs("always") == 2
-    assert "test_trial.py::test_fails_always: call failed" in capfd.readouterr().out
+    assert "trial/test_trial.py::test_fails_always: call failed" in capfd.readouterr().out
 
 
 def test_more_failures_than_allowed_get_no_second_attempt() -> None:
