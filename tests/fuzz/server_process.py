@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from bridge.dashboard.fleet_watch import watch_fleet
 from bridge.dashboard.in_cluster_server import InClusterServer
 from bridge.dashboard.loopback_server import loopback_server
 from bridge.dashboard.viewer_access import ViewerAccess
+from bridge.kubelet.healthz import Check
 from bridge.kubelet.server import KubeletServer
 from bridge.net import accepted_connections
 from bridge.net.listening_socket import listening_socket
@@ -42,6 +44,14 @@ from tests.bridge.kubelet.pki import client_context
 WAITING_SECONDS = 3.0
 #: Errors that are reported with the state.
 MAX_ERRORS = 20
+
+
+class ReadyPlacer(PlacerReport):
+    """Its `/readyz` is never 500, which counts as a failure of the server."""
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,7 @@ async def _serve(home: str, reviews: str, remote: str, folder: Path) -> None:
         page = InClusterServer(client, watch, access, pair)
         ports["dashboard-server"] = await page.start(listening_socket("127.0.0.1", 0))
         stack.push_async_callback(page.stop)
-        placer = MonitoringServer(PlacerReport(reviewing), pair)
+        placer = MonitoringServer(ReadyPlacer(reviewing), pair)
         ports["placer"] = await placer.start(listening_socket("127.0.0.1", 0))
         stack.push_async_callback(placer.stop)
         url = await stack.enter_async_context(
