@@ -59,7 +59,7 @@ def fast(workers: int, seed: int) -> Suite:
             *("-m", "not long", "tests"),
         ),
         most_repeated=3,
-        seconds=900,
+        seconds=1500,
         repeated_seconds=180,
     )
 
