@@ -46,6 +46,8 @@ class Store:
         self.fill_defaults = True
         self.webhook: Callable[[Object], None] | None = None
         """A mutating admission webhook, which changes objects in place."""
+        self.new_uid: Callable[[Object], str] = lambda _obj: str(uuid.uuid4())
+        """Returns the UID of a new object."""
         self._objects: dict[Kind, dict[Key, Object]] = {}
 
     def copy_state(self, source: Store) -> None:
@@ -94,7 +96,7 @@ class Store:
             raise api_errors.already_exists(resource, name)
         for field in _SYSTEM:
             meta.pop(field, None)
-        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+        meta |= {"uid": self.new_uid(obj), "creationTimestamp": timestamp()}
         if kind.generation:
             meta["generation"] = 1
         if kind.status:
