@@ -1,0 +1,45 @@
+"""Source trees of other revisions of this repository, for tests that compare with them."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+#: The release before: its bridge is replaced by the present one, and the golden files are its own.
+RELEASE_BEFORE = "5b416489"
+
+
+class RevisionError(Exception):
+    """The revision is not in this clone."""
+
+
+def commit_of(revision: str) -> str:
+    """The full name of the commit. Raises RevisionError."""
+    done = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if done.returncode:
+        shallow = _git("rev-parse", "--is-shallow-repository").stdout.strip() == b"true"
+        remedy = "git fetch --unshallow" if shallow else "git fetch --all"
+        raise RevisionError(f"commit {revision} is not in this clone; fetch it: {remedy}")
+    return done.stdout.decode().strip()
+
+
+@contextmanager
+def source_tree(revision: str) -> Iterator[Path]:
+    """The files of the revision in a temporary folder, while the block runs."""
+    archive = _git("archive", "--format", "tar", commit_of(revision))
+    if archive.returncode:
+        raise RevisionError(f"git archive {revision}: {archive.stderr.decode().strip()}")
+    with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+            files.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def _git(*args: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", REPOSITORY, *args], capture_output=True, check=False)
