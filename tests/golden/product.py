@@ -1,0 +1,140 @@
+"""The program under test: the command `bridge` of one source tree, as child processes.
+
+The tree may be of any revision: only its command line and its requests to API servers are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+#: Seconds for one command.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The result of a command."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class RunningBridge:
+    """A `bridge join` that runs."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.stderr = ""
+
+    @property
+    def pid(self) -> int:
+        """The process id, as in the holder of its Leases."""
+        return self._process.pid
+
+    def is_asleep(self) -> bool:
+        """Whether every thread of the process waits, rather than running or waiting for a CPU."""
+        tasks = Path(f"/proc/{self.pid}/task")
+        return all(_state(task / "stat") != "R" for task in tasks.iterdir())
+
+    async def read(self) -> None:
+        """Collects stderr until the process exits."""
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(4096):
+            self.stderr += chunk.decode(errors="replace")
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has exited by itself."""
+        return self._process.returncode is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A source tree, and the folder that is the home directory of its processes."""
+
+    tree: Path
+    folder: Path
+
+    def version(self) -> str:
+        """The version that the tree has."""
+        source = (self.tree / "bridge/base/version.py").read_text(encoding="utf-8")
+        line = next(line for line in source.splitlines() if line.startswith("VERSION"))
+        return line.partition('"')[2].rstrip('"')
+
+    def command(self, *args: str, before: str = "") -> list[str]:
+        """The command line of `bridge ARGS`, by the entry point in the tree's pyproject.toml;
+        ``before`` is Python code that the process runs first."""
+        project = tomllib.loads((self.tree / "pyproject.toml").read_text(encoding="utf-8"))
+        module, _, function = project["project"]["scripts"]["bridge"].partition(":")
+        script = (
+            f"{before}\nimport sys; sys.argv[0] = 'bridge'; from {module} import {function} as main"
+        )
+        return [sys.executable, "-c", f"{script}; main()", *args]
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the processes: of this one, only the search path."""
+        return {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(self.tree),
+            "HOME": str(self.folder),
+            "NO_COLOR": "1",
+            "COLUMNS": "200",
+            "TZ": "UTC",
+        }
+
+    async def run(self, *args: str) -> Finished:
+        """Runs a command to its end."""
+        return await self._finish(self.command(*args))
+
+    async def run_script(self, before: str) -> Finished:
+        """Runs the entry point without arguments, after this Python code."""
+        return await self._finish(self.command(before=before))
+
+    async def _finish(self, command: list[str]) -> Finished:
+        process = await self._start(command, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(PATIENCE):
+            stdout, stderr = await process.communicate()
+        return Finished(process.returncode or 0, stdout.decode(), stderr.decode())
+
+    @asynccontextmanager
+    async def join(self, *options: str) -> AsyncIterator[RunningBridge]:
+        """Runs `bridge join` while the block runs; then kills it. It need not be ready yet."""
+        process = await self._start(
+            self.command("join", *options), stdout=asyncio.subprocess.DEVNULL
+        )
+        running = RunningBridge(process)
+        reading = asyncio.create_task(running.read())
+        try:
+            yield running
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            await reading
+
+    async def _start(self, command: list[str], *, stdout: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            cwd=self.folder,
+            env=self.environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+
+def _state(stat: Path) -> str:
+    try:
+        return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:  # the thread has exited
+        return "S"
