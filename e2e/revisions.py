@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +41,21 @@ def source_tree(revision: str) -> Iterator[Path]:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
             files.extractall(folder, filter="data")
         yield Path(folder)
+
+
+def bridge_program(tree: Path, *, before: str = "") -> list[str]:
+    """The command `bridge` of a source tree, by the entry point in its pyproject.toml: with the
+    packages of this Python environment. It needs `bridge_environment`. ``before`` is Python code
+    that the process runs first."""
+    project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
+    module, _, function = project["project"]["scripts"]["bridge"].partition(":")
+    call = f"import sys; sys.argv[0] = 'bridge'; from {module} import {function} as main; main()"
+    return [sys.executable, "-c", f"{before}\n{call}"]
+
+
+def bridge_environment(tree: Path) -> dict[str, str]:
+    """The variables with which a process imports the product from this source tree."""
+    return {"PYTHONPATH": str(tree)}
 
 
 def _git(*args: str) -> subprocess.CompletedProcess[bytes]:

@@ -182,7 +182,10 @@ def leases(world: World) -> Object:
                 if field in spec:
                     spec[field] = "<set>"
             metadata = {**lease["metadata"]}
-            metadata["annotations"] = sorted(metadata.get("annotations") or {})
+            metadata["annotations"] = {
+                name: value if name.startswith("namespaces.") else "<set>"
+                for name, value in (metadata.get("annotations") or {}).items()
+            }
             found[f"{side} {key}"] = {"metadata": metadata, "spec": spec}
     return found
 

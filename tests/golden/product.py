@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
-import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
+from e2e import revisions
+
 #: Seconds for one command.
 PATIENCE = 60.0
 
@@ -72,20 +71,14 @@ class Product:
         return line.partition('"')[2].rstrip('"')
 
     def command(self, *args: str, before: str = "") -> list[str]:
-        """The command line of `bridge ARGS`, by the entry point in the tree's pyproject.toml;
-        ``before`` is Python code that the process runs first."""
-        project = tomllib.loads((self.tree / "pyproject.toml").read_text(encoding="utf-8"))
-        module, _, function = project["project"]["scripts"]["bridge"].partition(":")
-        script = (
-            f"{before}\nimport sys; sys.argv[0] = 'bridge'; from {module} import {function} as main"
-        )
-        return [sys.executable, "-c", f"{script}; main()", *args]
+        """The command line of `bridge ARGS`; ``before`` is Python code that runs first."""
+        return [*revisions.bridge_program(self.tree, before=before), *args]
 
     def environment(self) -> dict[str, str]:
         """The environment of the processes: of this one, only the search path."""
         return {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(self.tree),
+            **revisions.bridge_environment(self.tree),
             "HOME": str(self.folder),
             "NO_COLOR": "1",
             "COLUMNS": "200",
