@@ -11,11 +11,13 @@ from e2e.bench.pods import burst as burst_bench
 from e2e.bench.pods import configmap_update as configmap_bench
 from e2e.bench.pods import cost_growth as growth_bench
 from e2e.bench.pods import fairness as fairness_bench
-from e2e.bench.pods import idle_and_restart
+from e2e.bench.pods import idle_and_restart, revision_pair
 from e2e.bench.pods import latency as latency_bench
 from e2e.bench.pods.load_targets import LEAST, LOAD_TARGETS
 from e2e.bench.pods.pod_load import Shape
+from e2e.bench.pods.revision_pair import LeastBridgeChanged
 from e2e.bench.report_output import Measure, Plot, measured, print_reports, say
+from e2e.revisions import RevisionError, source_tree
 
 #: A separate set of clusters, with simulated nodes.
 PREFIX = "bench"
@@ -58,6 +60,35 @@ def burst(
         prefix,
         plot,
     )
+
+
+@app.command()
+def pair(
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The revision to compare with.")],
+    *,
+    pods: Pods = 1000,
+    rounds: Rounds = 3,
+    nodes: NodeCount = 20,
+    prefix: Prefix = PREFIX,
+) -> None:
+    """Run the burst of this tree and of REV in turn, and compare rate, CPU time and memory, also
+    with those of the least bridge."""
+    measure = revision_pair.measure
+    try:
+        revision_pair.check_least_bridge()
+        with source_tree(revision) as tree:
+            _run(
+                "pair",
+                lambda clusters: measure(
+                    clusters, Shape(pods), revision=revision, tree=tree, rounds=rounds, say=say
+                ),
+                nodes,
+                prefix,
+                None,
+            )
+    except (LeastBridgeChanged, RevisionError) as error:
+        say(f"error: {error}")
+        raise typer.Exit(2) from None
 
 
 @app.command()

@@ -13,9 +13,9 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -58,6 +58,18 @@ class ClusterPair:
         if (agent := AGENTS.get(way)) is None:
             return {}
         return {side: Requests(log, agent) for side, log in logs.items() if log is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command `bridge`, and its environment."""
+
+    command: Sequence[str | Path] = (bridge_process.BRIDGE,)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+#: The bridge that is installed in this Python environment.
+INSTALLED = Program()
 
 
 @dataclass(slots=True)
@@ -103,11 +115,11 @@ def remote_namespace(namespace: str) -> str:
 
 @asynccontextmanager
 async def running(
-    way: str, pair: ClusterPair, shape: Shape, *options: str
+    way: str, pair: ClusterPair, shape: Shape, *options: str, program: Program = INSTALLED
 ) -> AsyncIterator[tuple[Runner | None, Crowd]]:
     """The runner (None for the remote itself), and the load, prepared but without pods.
 
-    ``options`` are additional options of the bridge.
+    ``options`` are additional options of the bridge, ``program`` is its command.
 
     :raises PodsLost: objects are left in the remote after the pods were deleted.
     """
@@ -124,7 +136,7 @@ async def running(
     try:
         await crowd.prepare()
         async with (
-            _least(pair, run, shape) if way == LEAST else bridge(pair, run, options)
+            _least(pair, run, shape) if way == LEAST else bridge(pair, run, options, program)
         ) as runner:
             yield runner, crowd
             await _nothing_left(pair.in_remote, run, "pods")
@@ -136,12 +148,13 @@ async def running(
 
 @asynccontextmanager
 async def bridge(
-    pair: ClusterPair, node: str, options: Sequence[str] = ()
+    pair: ClusterPair, node: str, options: Sequence[str] = (), program: Program = INSTALLED
 ) -> AsyncIterator[Runner]:
     """A bridge with this virtual node, which leaves afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         args = ("--name", node, "--home-name", HOME_NAME, "--port", "0", *options)
         made = Bridge(pair.home, pair.remote, Path(folder, "log"), args)
+        made.program, made.env = program.command, program.environment
         try:
             # In a thread, since it blocks and watches of this process must continue.
             await asyncio.to_thread(made.start)
