@@ -8,6 +8,7 @@ import re
 import tarfile
 from typing import Any
 
+import aiohttp
 import yaml
 
 from sync.kube.api_resources import NODES
@@ -18,6 +19,7 @@ from tests.golden.worlds import NODE, World
 _UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _RANDOM_NAME = re.compile(r"\bnew-[0-9a-f]{5}\b")
 _REVISION = re.compile(r'("path": "metadata.resourceVersion".*?"(?:before|after)": )"\d+"')
+_PAGE = re.compile(r"http://127\.0\.0\.1:\d+/\S*/")
 #: Commands that run at the same time.
 _AT_ONCE = 3
 #: Pods of which the commands report.
@@ -57,6 +59,7 @@ async def collect(world: World) -> dict[str, Any]:
         pods_scenario.write_statuses(world)
         await world.settle()
         outputs |= await _of_running_bridge(world)
+        outputs["dashboard"] = await _dashboard(world)
         outputs["bug-report"] = await _bug_report(world)
     outputs["prune"] = await _json(world, "prune", *world.remote_side)
     outputs |= await _leave(world)
@@ -122,6 +125,28 @@ async def _yaml_equals_json(world: World, *args: str) -> bool:
     as_yaml = await world.run(*args, "-o", "yaml")
     as_json = await world.run(*args, "-o", "json")
     return bool(yaml.safe_load(as_yaml.stdout) == json.loads(as_json.stdout))
+
+
+async def _dashboard(world: World) -> Any:
+    """The shape of the data of the dashboard's page: fields and types, since values change."""
+    args = ["dashboard", "--no-open", "--port", "0", *world.home_side]
+    async with world.product.running(*args) as serving, aiohttp.ClientSession() as session:
+        await world.until(lambda: _PAGE.search(serving.output))
+        found = _PAGE.search(serving.output)
+        assert found is not None
+        shapes = {}
+        for path in ("api/v1/fleet", "api/v1/pods/shop/environment/explain"):
+            async with session.get(found[0] + path) as response:
+                shapes[path] = _shape(await response.json())
+    return shapes
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shape(inner) for inner in value[:1]]
+    return type(value).__name__
 
 
 async def _bug_report(world: World) -> Any:

@@ -28,12 +28,12 @@ class Finished:
     stderr: str
 
 
-class RunningBridge:
-    """A `bridge join` that runs."""
+class Running:
+    """A command that runs, and its output on both streams."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.stderr = ""
+        self.output = ""
 
     @property
     def pid(self) -> int:
@@ -46,10 +46,10 @@ class RunningBridge:
         return all(_state(task / "stat") != "R" for task in tasks.iterdir())
 
     async def read(self) -> None:
-        """Collects stderr until the process exits."""
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(4096):
-            self.stderr += chunk.decode(errors="replace")
+        """Collects the output until the process exits."""
+        assert self._process.stdout is not None
+        while chunk := await self._process.stdout.read(4096):
+            self.output += chunk.decode(errors="replace")
 
     @property
     def has_exited(self) -> bool:
@@ -94,18 +94,16 @@ class Product:
         return await self._finish(self.command(before=before))
 
     async def _finish(self, command: list[str]) -> Finished:
-        process = await self._start(command, stdout=asyncio.subprocess.PIPE)
+        process = await self._start(command, stderr=asyncio.subprocess.PIPE)
         async with asyncio.timeout(PATIENCE):
             stdout, stderr = await process.communicate()
         return Finished(process.returncode or 0, stdout.decode(), stderr.decode())
 
     @asynccontextmanager
-    async def join(self, *options: str) -> AsyncIterator[RunningBridge]:
-        """Runs `bridge join` while the block runs; then kills it. It need not be ready yet."""
-        process = await self._start(
-            self.command("join", *options), stdout=asyncio.subprocess.DEVNULL
-        )
-        running = RunningBridge(process)
+    async def running(self, *args: str) -> AsyncIterator[Running]:
+        """Runs a command while the block runs; then kills it. It need not be ready yet."""
+        process = await self._start(self.command(*args), stderr=asyncio.subprocess.STDOUT)
+        running = Running(process)
         reading = asyncio.create_task(running.read())
         try:
             yield running
@@ -115,14 +113,14 @@ class Product:
             await process.wait()
             await reading
 
-    async def _start(self, command: list[str], *, stdout: int) -> asyncio.subprocess.Process:
+    async def _start(self, command: list[str], *, stderr: int) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *command,
             cwd=self.folder,
             env=self.environment(),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
         )
 
 

@@ -71,8 +71,10 @@ class Redaction:
         return self._text(value) if isinstance(value, str) else value
 
     def _is_prose(self, key: str, inner: Any) -> bool:
-        is_text = isinstance(inner, str) and inner != "" and inner not in self._kept
-        return is_text and key in PROSE_FIELDS
+        if key not in PROSE_FIELDS or not isinstance(inner, str) or inner in self._kept:
+            return False
+        # A single word in another field than a message is a value, such as a level or a version.
+        return " " in inner or (key == "message" and inner != "")
 
     def _field(self, key: str, inner: Any) -> Any:
         if key in _MEASURED_FIELDS and isinstance(inner, int | float):

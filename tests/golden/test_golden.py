@@ -35,10 +35,14 @@ def test_redaction_keeps_inputs_and_removes_prose_and_server_metadata() -> None:
         "status": {"message": "worded", "reason": "Kept", "conditions": [{"message": "kept"}]},
         "at": "2020-01-02T03:04:05Z of http://h:1 (pid 7)",
         "hint": "",
+        "podSecurity": "baseline",
+        "found": "worded differently",
     }
     assert redaction.apply(given) == {
         "metadata": {"name": "n"},
         "status": {"message": PROSE, "reason": "Kept", "conditions": [{"message": "kept"}]},
         "at": "2020-01-02T03:04:05Z of <home> (pid <pid>)",
         "hint": "",
+        "podSecurity": "baseline",
+        "found": PROSE,
     }

@@ -21,7 +21,7 @@ from aiohttp import web
 from sync.kube.api_resources import NAMESPACES, NODES, Object, Resource
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
-from tests.golden.product import Finished, Product, RunningBridge
+from tests.golden.product import Finished, Product, Running
 from tests.golden.redaction import Redaction
 
 #: The virtual node, the name of home, and the bridge's address.
@@ -59,7 +59,7 @@ class World:
             content = kubeconfig(api.url, user={"token": CANARY}, context=side)
             self.files[side] = write(product.folder / f"{side}.yaml", content)
         home.route("GET", f"/api/v1/nodes/{NODE}/proxy/*", self.forward_node_proxy)
-        self._bridge: RunningBridge | None = None
+        self._bridge: Running | None = None
 
     @property
     def sides(self) -> list[str]:
@@ -109,10 +109,10 @@ class World:
                 self.home.put(obj)
 
     @asynccontextmanager
-    async def bridge(self, *options: str) -> AsyncIterator[RunningBridge]:
+    async def bridge(self, *options: str) -> AsyncIterator[Running]:
         """Runs a bridge until the block ends; it is idle when the block begins."""
         fixed = ["--name", NODE, "--home-name", HOME, "--address", ADDRESS, "--port", "0"]
-        async with self.product.join(*self.sides, *fixed, *options) as running:
+        async with self.product.running("join", *self.sides, *fixed, *options) as running:
             self._bridge = running
             await self.until(lambda: self.home.find(NODES, NODE) is not None)
             await self.settle()
@@ -129,10 +129,10 @@ class World:
             async with asyncio.timeout(PATIENCE):
                 while not condition():
                     if self._bridge is not None and self._bridge.has_exited:
-                        raise AssertionError(self._bridge.stderr)
+                        raise AssertionError(self._bridge.output)
                     await asyncio.sleep(SAMPLE)
         except TimeoutError:
-            log = self._bridge.stderr if self._bridge is not None else ""
+            log = self._bridge.output if self._bridge is not None else ""
             raise AssertionError(f"not true within {PATIENCE} s: {log}") from None
 
     async def settle(self) -> None:
