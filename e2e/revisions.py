@@ -50,7 +50,8 @@ def bridge_program(tree: Path, *, before: str = "") -> list[str]:
     project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
     module, _, function = project["project"]["scripts"]["bridge"].partition(":")
     call = f"import sys; sys.argv[0] = 'bridge'; from {module} import {function} as main; main()"
-    return [sys.executable, "-c", f"{before}\n{call}"]
+    # -P: the working directory, which may be this tree, does not precede the variables.
+    return [sys.executable, "-P", "-c", f"{before}\n{call}"]
 
 
 def bridge_environment(tree: Path) -> dict[str, str]:

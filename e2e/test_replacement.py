@@ -49,6 +49,7 @@ LOAD_SECONDS = 6.0
 PORTS = ("--relay-ports=31300-31363", "--relay-ports=31400-31463")
 #: Pods that exist during the whole test, with the label ``steady``.
 _STEADY = "steady=true"
+_LEASE_NAMESPACES = ("cluster-bridge", "kube-node-lease")
 _KINDS = "configmaps,secrets"
 _UNMANAGED = "!cluster-bridge.io/node"
 
@@ -281,19 +282,19 @@ def _containers(pods: list[Json]) -> Json:
 
 
 def _leases(bridged: Bridged) -> Json:
-    """The UID of each Lease of the virtual node, and of the record of all nodes."""
+    """The UID of each Lease in the namespaces that a bridge writes Leases to."""
     return {
-        f"{side} {lease['metadata']['namespace']}/{name}": lease["metadata"]["uid"]
+        f"{side} {lease['metadata']['name']}": lease["metadata"]["uid"]
         for side, cluster in (("home", bridged.home), ("remote", bridged.remote))
         for lease in get(cluster, "leases", all_namespaces=True)
-        if bridged.node in (name := lease["metadata"]["name"]) or name.startswith("namespaces.")
+        if lease["metadata"]["namespace"] in _LEASE_NAMESPACES
     }
 
 
 def _ownership(bridged: Bridged) -> Json:
     """The node's record of its namespaces, and the marks of the remote namespace."""
     records = {
-        key: value
+        lease["metadata"]["name"]: value
         for lease in get(bridged.home, "leases", all_namespaces=True)
         for key, value in (lease["metadata"].get("annotations") or {}).items()
         if key == f"namespaces.cluster-bridge.io/{bridged.node}"
@@ -321,7 +322,8 @@ def _unmanaged(bridged: Bridged) -> Json:
     for namespace in (bridged.remote_namespace, f"others-{bridged.namespace}"):
         objects = get(bridged.remote, _KINDS, namespace=namespace, selector=_UNMANAGED)
         pods = get(bridged.remote, "pods", namespace=namespace, selector=_UNMANAGED)
-        found[namespace] = (versions(objects), uids(pods))
+        found[f"objects in {namespace}"] = versions(objects)
+        found[f"pods in {namespace}"] = uids(pods)
     return found
 
 
@@ -335,6 +337,7 @@ def test_replacement_and_return_leave_pods_and_records_alone(
     with (
         local_path(bridged.remote, default=True),
         _home_class(bridged.home, bridged.node) as storage_class,
+        _cleared(bridged),
     ):
         _steady_pods(bridged, storage_class)
         with unmanaged_objects(bridged), PodLoad(bridged) as load:
@@ -345,14 +348,27 @@ def test_replacement_and_return_leave_pods_and_records_alone(
                 replicas.replace(version)
                 _relay_works(bridged)
                 time.sleep(LOAD_SECONDS)
-                assert _state(bridged) == state, version.name
-                assert _unmanaged(bridged) == unmanaged, version.name
+                assert _changes(state, _state(bridged)) == {}, version.name
+                assert _changes(unmanaged, _unmanaged(bridged)) == {}, version.name
         assert load.problems == []
         assert load.count > LOAD_SECONDS
         _once_ran_once(bridged, load, since=began)
         assert all(is_ready(found) for found in _steady(bridged))
         assert len(bridged.kubectl("exec", "db", "--", "cat", "/data/file").splitlines()) == 1
-        _clear(bridged)
+
+
+def _changes(before: Json, after: Json) -> Json:
+    """The entries of each part that differ: before, and after."""
+    found = {}
+    for part in before:
+        old, new = (
+            state[part] if isinstance(state[part], dict) else {"": state[part]}
+            for state in (before, after)
+        )
+        for key in {*old, *new}:
+            if old.get(key) != new.get(key):
+                found[f"{part}: {key}"] = (old.get(key), new.get(key))
+    return found
 
 
 def _steady(bridged: Bridged) -> list[Json]:
@@ -372,11 +388,16 @@ def _once_ran_once(bridged: Bridged, load: PodLoad, *, since: float) -> None:
     assert {name: made[name] for name in load.once} == dict.fromkeys(load.once, 1)
 
 
-def _clear(bridged: Bridged) -> None:
-    """Deletes the pods and the PVC, and waits until the remote's volume is deleted."""
-    bridged.kubectl("delete", "deployments,pods,persistentvolumeclaims", "--all", "--wait=false")
-    namespace = bridged.remote_namespace
-    wait_for(
-        lambda: not get(bridged.remote, "persistentvolumeclaims", namespace=namespace),
-        "the remote PVC is deleted",
-    )
+@contextmanager
+def _cleared(bridged: Bridged) -> Iterator[None]:
+    """Afterwards deletes the pods and the PVC, and waits until the remote's volume is deleted."""
+    try:
+        yield
+    finally:
+        kinds = "deployments,pods,persistentvolumeclaims"
+        bridged.kubectl("delete", kinds, "--all", "--wait=false")
+        namespace = bridged.remote_namespace
+        wait_for(
+            lambda: not get(bridged.remote, "persistentvolumeclaims", namespace=namespace),
+            "the remote PVC is deleted",
+        )

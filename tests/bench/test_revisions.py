@@ -9,10 +9,10 @@ import pytest
 from e2e import revisions
 
 
-def test_source_tree_has_the_files_of_the_revision() -> None:
+def test_bridge_of_a_revision_runs_from_its_source_tree() -> None:
     with revisions.source_tree("HEAD") as tree:
-        assert (tree / "pyproject.toml").read_bytes()
-        program = [*revisions.bridge_program(tree), "--version"]
+        imports = "import bridge; print(bridge.__file__)"
+        program = [*revisions.bridge_program(tree, before=imports), "--version"]
         shown = subprocess.run(
             program,
             env=revisions.bridge_environment(tree),
@@ -20,7 +20,9 @@ def test_source_tree_has_the_files_of_the_revision() -> None:
             text=True,
             check=True,
         )
-    assert shown.stdout.strip()
+    file, version = shown.stdout.splitlines()
+    assert file == str(tree / "bridge/__init__.py")
+    assert version
     assert not tree.exists()
 
 
