@@ -7,12 +7,21 @@ from pathlib import Path
 import pytest
 
 from e2e.bench import claims, streams
-from e2e.bench.pods import burst, configmap_update, cost_growth, fairness, idle_and_restart, latency
+from e2e.bench.pods import (
+    burst,
+    configmap_update,
+    cost_growth,
+    fairness,
+    idle_and_restart,
+    latency,
+    revision_pair,
+)
 from e2e.bench.pods.load_targets import connected
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.stream_measurements import MEASURES
 from e2e.bench.targets import TARGETS
 from e2e.clusters.cluster import Cluster
+from e2e.revisions import RELEASE_BEFORE, source_tree
 
 #: Seconds for seven bridges in sequence.
 LIMIT = 600
@@ -58,6 +67,20 @@ async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
     writes = reports[0].figures
     assert writes["least.writes"].median >= 4
     assert writes["bridge.writes"].median >= 4
+
+
+@pytest.mark.timeout(LIMIT, func_only=True)
+async def test_pair_of_revisions_in_short(simulated: dict[str, Cluster]) -> None:
+    """One small round of the release before and this tree; each ratio has its figure."""
+    with source_tree(RELEASE_BEFORE) as tree:
+        async with connected(simulated) as pair:
+            report = await revision_pair.measure(
+                pair, Shape(20), revision=RELEASE_BEFORE, tree=tree, rounds=1, say=print
+            )
+    for figure in ("pods_per_second", "cpu_burst_ms", "cpu_delete_ms", "peak_mb"):
+        for target in ("least", "before", "bridge"):
+            assert report.figures[f"{target}.{figure}"].median > 0
+        assert report.figures[f"bridge.{figure}_of_before"].median > 0
 
 
 async def test_claims_in_short(simulated: dict[str, Cluster]) -> None:

@@ -2,7 +2,7 @@
 
 Figures of two moments of one machine differ by more than what a change costs, so each round runs
 the least bridge, the revision and the present tree one after the other, and only ratios within a
-round are compared. The least bridge is the unit of both: its source is frozen by `LEAST_SHA256`.
+round count. The least bridge is the unit of both: its source is frozen by `LEAST_SHA256`.
 """
 
 from __future__ import annotations
@@ -60,9 +60,13 @@ async def measure(
     """The report of all rounds. ``tree`` has the sources of the revision. Raises PodsLost."""
     check_least_bridge()
     programs = {BEFORE: program(tree), BRIDGE: program(REPOSITORY)}
+    say("a first run, which does not count: new clusters are slower")
+    await burst.once(LEAST, pair, shape)
     runs: list[Run] = []
     for number in range(rounds):
-        for target in (LEAST, BEFORE, BRIDGE):
+        # The order alternates, so that a drift of the clusters favors neither.
+        order = (BEFORE, BRIDGE) if number % 2 == 0 else (BRIDGE, BEFORE)
+        for target in (LEAST, *order):
             say(f"round {number + 1} of {rounds}: {target}, {shape.pods} pods")
             way = LEAST if target == LEAST else BRIDGE
             found = await burst.once(way, pair, shape, programs.get(target, load_targets.INSTALLED))
