@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ BEFORE = "before"
 #: The sources of the least bridge, and the hash of their content.
 LEAST_SOURCES = ("minimal_bridge.py", "benchmark_client.py")
 LEAST_SHA256 = "11b49573969d1a7057bcc896a05a320714f3ffb844604711416f27c82dfe2fee"
+#: Load average above which other processes distort the figures.
+IDLE_LOAD = 1.5
 #: Attributes of a run that are reported, with their units.
 _FIGURES = (
     ("cpu_burst_ms", "ms"),
@@ -60,6 +63,10 @@ async def measure(
     """The report of all rounds. ``tree`` has the sources of the revision. Raises PodsLost."""
     check_least_bridge()
     programs = {BEFORE: program(tree), BRIDGE: program(REPOSITORY)}
+    if (load := os.getloadavg()[0]) > IDLE_LOAD:
+        say(
+            f"warning: the machine is busy (load {load:.1f}): the ratios are noise until it is idle"
+        )
     say("a first run, which does not count: new clusters are slower")
     await burst.once(LEAST, pair, shape)
     runs: list[Run] = []
