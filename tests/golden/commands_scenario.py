@@ -14,12 +14,14 @@ import yaml
 from sync.kube.api_resources import NODES
 from sync.kube.api_resources import PODS as REMOTE_PODS
 from tests.golden import pods_scenario
-from tests.golden.worlds import NODE, World
+from tests.golden.worlds import NODE, PATIENCE, World
 
 _UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _RANDOM_NAME = re.compile(r"\bnew-[0-9a-f]{5}\b")
 _REVISION = re.compile(r'("path": "metadata.resourceVersion".*?"(?:before|after)": )"\d+"')
 _PAGE = re.compile(r"http://127\.0\.0\.1:\d+/\S*/")
+#: The shape of the page's data has settled after so many equal responses.
+_EQUAL_SHAPES = 5
 #: Commands that run at the same time.
 _AT_ONCE = 3
 #: Pods of which the commands report.
@@ -136,9 +138,22 @@ async def _dashboard(world: World) -> Any:
         assert found is not None
         shapes = {}
         for path in ("api/v1/fleet", "api/v1/pods/shop/environment/explain"):
-            async with session.get(found[0] + path) as response:
-                shapes[path] = _shape(await response.json())
+            shapes[path] = await _settled_shape(session, found[0] + path)
     return shapes
+
+
+async def _settled_shape(session: aiohttp.ClientSession, url: str) -> Any:
+    """The shape of the response once it no longer changes: the page's data comes bit by bit."""
+    seen: list[Any] = []
+    async with asyncio.timeout(PATIENCE):
+        while not seen or seen[-_EQUAL_SHAPES:] != [seen[-1]] * _EQUAL_SHAPES:
+            async with session.get(url) as response:
+                found = await response.json()
+            # The page first lists the nodes, and then counts their pods.
+            if all(remote["pods"] is not None for remote in found.get("remotes", [])):
+                seen.append(_shape(found))
+            await asyncio.sleep(0.3)
+    return seen[-1]
 
 
 def _shape(value: Any) -> Any:
