@@ -37,7 +37,7 @@ from e2e.test_relay import address, ask, client, deployment, service
 from e2e.unmanaged_objects import unmanaged_objects
 from e2e.workload_manifests import busybox, pod, shell, volume_claim
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("provisioners")]
+pytestmark = pytest.mark.usefixtures("provisioners")
 
 #: Output of a bridge of either version that serves the node, and of one that stands by.
 SERVES, STANDS_BY = "is registered", "standing by"

@@ -65,14 +65,15 @@ def fast(workers: int, seed: int) -> Suite:
 
 
 def end_to_end(seed: int) -> Suite:
-    """The core of the end-to-end tests, on three sets of clusters side by side: with these, tests
-    use two processors fully; with four, they wait for each other until their timeouts."""
+    """The core of the end-to-end tests, and the golden files, on three sets of clusters side by
+    side: with these, tests use two processors fully; with four, they wait for each other until
+    their timeouts."""
     return Suite(
         name="e2e",
         options=(
             *("-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder"),
             *(f"--randomly-seed={seed}", "--durations", "20", "--junitxml", ".results/native.xml"),
-            *("-m", "core", "e2e"),
+            *("-m", "core", "e2e", "tests/golden"),
         ),
         most_repeated=2,
         seconds=2700,

@@ -9,6 +9,9 @@ from tests.golden import scenarios
 from tests.golden.redaction import PROSE, Redaction
 
 
+@pytest.mark.core  # runs beside the end-to-end tests: most of it is the time of child processes
+@pytest.mark.long
+@pytest.mark.real_time
 @pytest.mark.timeout(240)  # a bridge and 30 commands, beside other tests
 @pytest.mark.parametrize("name", scenarios.SCENARIOS)
 async def test_result_is_as_recorded(name: str) -> None:
