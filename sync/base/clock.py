@@ -26,11 +26,7 @@ import time
 
 
 class SimulatedTime:
-    """The base of event loops whose `time()` is not the machine's."""
-
-    def time(self) -> float:
-        """The loop's time."""
-        raise NotImplementedError
+    """Marks event loops whose `time()` is not the machine's."""
 
 
 def now() -> float:
@@ -54,7 +50,7 @@ else:
     _boot_time = time.monotonic  # noqa: TID251  # as documented above
 
 
-def _simulated() -> SimulatedTime | None:
+def _simulated() -> asyncio.AbstractEventLoop | None:
     """The running loop, if its time is not the machine's."""
     try:
         loop = asyncio.get_running_loop()
