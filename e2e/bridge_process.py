@@ -55,6 +55,18 @@ def run(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command `bridge`, and the variables that it needs."""
+
+    command: Sequence[str | Path]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+#: The bridge that is installed in this Python environment.
+INSTALLED = Program((BRIDGE,))
+
+
 @dataclass
 class Bridge:
     """One `bridge join` between two clusters."""
@@ -69,6 +81,10 @@ class Bridge:
     """A prefix of the command, such as nsenter; it must exec the command."""
     env: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def use(self, program: Program) -> None:
+        """Has the next launch run another program."""
+        self.program, self.env = program.command, program.environment
 
     @property
     def command(self) -> list[str | Path]:

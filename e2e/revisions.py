@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.bridge_process import Program
+
 REPOSITORY = Path(__file__).parents[1]
 #: The release before: its bridge is replaced by the present one, and the golden files are its own.
 RELEASE_BEFORE = "5b416489"
@@ -43,20 +45,15 @@ def source_tree(revision: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def bridge_program(tree: Path, *, before: str = "") -> list[str]:
-    """The command `bridge` of a source tree, by the entry point in its pyproject.toml: with the
-    packages of this Python environment. It needs `bridge_environment`. ``before`` is Python code
-    that the process runs first."""
+def bridge_program(tree: Path, *, before: str = "") -> Program:
+    """The command `bridge` of a source tree, by the entry point in its pyproject.toml, with the
+    packages of this Python environment. ``before`` is Python code that the process runs first."""
     project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
     module, _, function = project["project"]["scripts"]["bridge"].partition(":")
     call = f"import sys; sys.argv[0] = 'bridge'; from {module} import {function} as main; main()"
-    # -P: the working directory, which may be this tree, does not precede the variables.
-    return [sys.executable, "-P", "-c", f"{before}\n{call}"]
-
-
-def bridge_environment(tree: Path) -> dict[str, str]:
-    """The variables with which a process imports the product from this source tree."""
-    return {"PYTHONPATH": str(tree)}
+    # -P: the working directory, which may be this tree, does not precede PYTHONPATH.
+    command = (sys.executable, "-P", "-c", f"{before}\n{call}")
+    return Program(command, {"PYTHONPATH": str(tree)})
 
 
 def _git(*args: str) -> subprocess.CompletedProcess[bytes]:

@@ -12,25 +12,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from e2e import bridge_image
-from e2e.bridge_process import BRIDGE, Bridge
+from e2e.bridge_process import INSTALLED, Bridge, Program
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import Bridged, joined, usual_options
 from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import Json, get, get_one, is_ready, uids, versions, wait_for
-from e2e.revisions import (
-    RELEASE_BEFORE,
-    RevisionError,
-    bridge_environment,
-    bridge_program,
-    source_tree,
-)
+from e2e.provisioned_storage import ProvisionedStorage
+from e2e.revisions import RELEASE_BEFORE, RevisionError, bridge_program, source_tree
 from e2e.standby_replica import administrator, now, writes
 from e2e.storage_classes import local_path
 from e2e.test_relay import address, ask, client, deployment, service
@@ -54,25 +49,12 @@ _KINDS = "configmaps,secrets"
 _UNMANAGED = "!cluster-bridge.io/node"
 
 
-@dataclass(frozen=True)
-class Version:
-    """A command `bridge`."""
-
-    name: str
-    program: tuple[str | Path, ...]
-    environment: dict[str, str] = field(default_factory=dict)
-
-
-PRESENT = Version("the present bridge", (BRIDGE,))
-
-
 @pytest.fixture(scope="module")
-def before() -> Iterator[Version]:
-    """The release before, from its own sources."""
+def before() -> Iterator[Program]:
+    """The bridge of the release before, from its own sources."""
     try:
         with source_tree(RELEASE_BEFORE) as tree:
-            environment = bridge_environment(tree)
-            yield Version("the release before", tuple(bridge_program(tree)), environment)
+            yield bridge_program(tree)
     except RevisionError as error:
         pytest.fail(str(error))
 
@@ -83,25 +65,21 @@ class Replicas:
     def __init__(self, leader: Bridge, standby: Bridge) -> None:
         self.leader, self.standby = leader, standby
 
-    def replace(self, version: Version) -> None:
+    def replace(self, program: Program) -> None:
         """Replaces both, as a rolling update does: the standby replica first."""
         self.standby.stop()
-        _set(self.standby, version)
+        self.standby.use(program)
         self.standby.start(until=STANDS_BY)
         served = self._log(self.standby).count(SERVES)
         assert self.leader.stop() == 0
         self.standby.wait_for_log(SERVES, times=served + 1, seconds=30)
-        _set(self.leader, version)
+        self.leader.use(program)
         self.leader.start(until=STANDS_BY)
         self.leader, self.standby = self.standby, self.leader
 
     @staticmethod
     def _log(bridge: Bridge) -> str:
         return bridge.log.read_text(errors="replace")
-
-
-def _set(bridge: Bridge, version: Version) -> None:
-    bridge.program, bridge.env = version.program, version.environment
 
 
 @dataclass(frozen=True)
@@ -114,7 +92,7 @@ class Joined:
 
 @pytest.fixture
 def served(
-    clusters: dict[str, Cluster], before: Version, node_name: str, tmp_path: Path
+    clusters: dict[str, Cluster], before: Program, node_name: str, tmp_path: Path
 ) -> Iterator[Joined]:
     """Two replicas of the release before. Their accounts may do everything: the permissions that a
     version needs are other tests' subject."""
@@ -136,8 +114,8 @@ def served(
             )
             for number, ports in enumerate(PORTS)
         )
-        _set(first, before)
-        _set(second, before)
+        first.use(before)
+        second.use(before)
         try:
             with joined(first, node_name, home=home, remote=remote, unbound=True) as bridged:
                 second.start(until=STANDS_BY)
@@ -151,8 +129,8 @@ def served(
 
 
 class PodLoad:
-    """Creates and deletes pods of both restart policies at home while the block runs, and changes
-    a ConfigMap that they use."""
+    """Creates and deletes pods of both restart policies in the home cluster while the block runs,
+    and changes a ConfigMap that they use."""
 
     def __init__(self, bridged: Bridged) -> None:
         self._bridged = bridged
@@ -198,24 +176,6 @@ def _config_map(name: str, value: str) -> str:
     return json.dumps(manifest)
 
 
-@contextmanager
-def _home_class(home: Cluster, node: str) -> Iterator[str]:
-    """A StorageClass of home that leads to the remote."""
-    name = f"replaced-{node}"
-    manifest = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": name},
-        "provisioner": "volumes.cluster-bridge.io",
-        "volumeBindingMode": "WaitForFirstConsumer",
-    }
-    home.kubectl("create", "-f", "-", input=json.dumps(manifest))
-    try:
-        yield name
-    finally:
-        home.kubectl("delete", "storageclass", name, "--wait=false")
-
-
 def _steady_pods(bridged: Bridged, storage_class: str) -> None:
     """Pods with a volume, that run once, behind a Service in both directions."""
     node, home_node = bridged.node, bridged.home.node_names[0]
@@ -237,7 +197,7 @@ def _steady_pods(bridged: Bridged, storage_class: str) -> None:
 
 
 def _relay_works(bridged: Bridged) -> None:
-    """A pod at home reaches pods in the remote, and the reverse."""
+    """Pods of each cluster reach pods of the other."""
     web = address(bridged, "web")
     wait_for(lambda: ask(bridged, web).startswith("web-far"), "forward", seconds=RELAYED)
     script = "timeout 3 wget -q -O - http://back/hostname"
@@ -251,7 +211,7 @@ def _relay_works(bridged: Bridged) -> None:
 
 def _state(bridged: Bridged) -> Json:
     """The identities that a replacement must not change."""
-    home = get(bridged.home, "pods", namespace=bridged.namespace, selector=_STEADY)
+    home = _steady(bridged)
     names = {found["metadata"]["name"] for found in home}
     there = get(bridged.remote, "pods", namespace=bridged.remote_namespace)
     relay = {name for found in there if (name := found["metadata"]["name"]).startswith("cluster-")}
@@ -329,14 +289,14 @@ def _unmanaged(bridged: Bridged) -> Json:
 
 @pytest.mark.timeout(900, func_only=True)
 def test_replacement_and_return_leave_pods_and_records_alone(
-    served: Joined, before: Version
+    served: Joined, before: Program
 ) -> None:
     bridged, replicas = served.bridged, served.replicas
     bridged.wait_until_schedulable()
     began = now()
     with (
         local_path(bridged.remote, default=True),
-        _home_class(bridged.home, bridged.node) as storage_class,
+        ProvisionedStorage(bridged).home_class("replaced") as storage_class,
         _cleared(bridged),
     ):
         _steady_pods(bridged, storage_class)
@@ -344,12 +304,12 @@ def test_replacement_and_return_leave_pods_and_records_alone(
             _relay_works(bridged)
             time.sleep(LOAD_SECONDS)
             state, unmanaged = _state(bridged), _unmanaged(bridged)
-            for version in (PRESENT, before):
-                replicas.replace(version)
+            for name, program in (("present", INSTALLED), ("release before", before)):
+                replicas.replace(program)
                 _relay_works(bridged)
                 time.sleep(LOAD_SECONDS)
-                assert _changes(state, _state(bridged)) == {}, version.name
-                assert _changes(unmanaged, _unmanaged(bridged)) == {}, version.name
+                assert _changes(state, _state(bridged)) == {}, name
+                assert _changes(unmanaged, _unmanaged(bridged)) == {}, name
         assert load.problems == []
         assert load.count > LOAD_SECONDS
         _once_ran_once(bridged, load, since=began)

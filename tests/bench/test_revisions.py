@@ -12,10 +12,10 @@ from e2e import revisions
 def test_bridge_of_a_revision_runs_from_its_source_tree() -> None:
     with revisions.source_tree("HEAD") as tree:
         imports = "import bridge; print(bridge.__file__)"
-        program = [*revisions.bridge_program(tree, before=imports), "--version"]
+        program = revisions.bridge_program(tree, before=imports)
         shown = subprocess.run(
-            program,
-            env=revisions.bridge_environment(tree),
+            [*program.command, "--version"],
+            env=program.environment,
             capture_output=True,
             text=True,
             check=True,

@@ -46,7 +46,7 @@ async def no_accounts(world: World) -> dict[str, Any]:
             "remote": pods_scenario.remote_objects(world),
             "node": pods_scenario.node(world),
         }
-        pod = next(it for it in read_input("statuses") if it["name"] == "probes")
+        pod = next(entry for entry in read_input("statuses") if entry["name"] == "probes")
         world.remote.bind("probes", pod["node"], REMOTE_SHOP)
         world.remote.update(PODS, "probes", {"status": pod["status"]}, REMOTE_SHOP)
         await world.settle()

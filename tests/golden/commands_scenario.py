@@ -14,7 +14,8 @@ import yaml
 from sync.kube.api_resources import NODES
 from sync.kube.api_resources import PODS as REMOTE_PODS
 from tests.golden import pods_scenario
-from tests.golden.worlds import NODE, PATIENCE, World
+from tests.golden.product import PATIENCE
+from tests.golden.worlds import NODE, World
 
 _UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _RANDOM_NAME = re.compile(r"\bnew-[0-9a-f]{5}\b")
@@ -29,7 +30,7 @@ PODS = (
     *("probes", "environment", "security", "volumes-of-references", "waits-for-reference"),
     *("rejected-host-network", "job-never", "job-on-failure"),
 )
-#: A pod that home does not have, for `bridge explain --file`.
+#: A pod that the home cluster does not have, for `bridge explain --file`.
 _MANIFEST = {
     "apiVersion": "apps/v1",
     "kind": "Deployment",

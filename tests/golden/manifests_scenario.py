@@ -91,7 +91,7 @@ async def manifests(world: World) -> dict[str, Any]:
 
 async def options(world: World) -> dict[str, Any]:
     """The options of each command: names, environment variable, type, default."""
-    done = await world.product.run_script(_DESCRIBE)
+    done = await world.product.run(before=_DESCRIBE)
     assert done.code == 0, done.stderr
     root = json.loads(done.stdout)
     found = dict.fromkeys(_COMMANDS, root)

@@ -24,7 +24,7 @@ from sync.kube.api_resources import (
 from tests import objects
 from tests.golden.worlds import NODE, World, read_input
 
-#: The remote namespace of home's namespace ``shop``.
+#: The remote namespace of the home namespace ``shop``.
 REMOTE_SHOP = "shop-berlin"
 #: Field paths in the message of an Event.
 _FIELDS = re.compile(r"\b(?:spec|metadata)\.[A-Za-z][\w.\[\]-]*")

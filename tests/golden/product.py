@@ -15,7 +15,7 @@ from pathlib import Path
 
 from e2e import revisions
 
-#: Seconds for one command.
+#: Seconds for one command, or one step of a scenario.
 PATIENCE = 60.0
 
 
@@ -70,31 +70,9 @@ class Product:
         line = next(line for line in source.splitlines() if line.startswith("VERSION"))
         return line.partition('"')[2].rstrip('"')
 
-    def command(self, *args: str, before: str = "") -> list[str]:
-        """The command line of `bridge ARGS`; ``before`` is Python code that runs first."""
-        return [*revisions.bridge_program(self.tree, before=before), *args]
-
-    def environment(self) -> dict[str, str]:
-        """The environment of the processes: of this one, only the search path."""
-        return {
-            "PATH": os.environ["PATH"],
-            **revisions.bridge_environment(self.tree),
-            "HOME": str(self.folder),
-            "NO_COLOR": "1",
-            "COLUMNS": "200",
-            "TZ": "UTC",
-        }
-
-    async def run(self, *args: str) -> Finished:
-        """Runs a command to its end."""
-        return await self._finish(self.command(*args))
-
-    async def run_script(self, before: str) -> Finished:
-        """Runs the entry point without arguments, after this Python code."""
-        return await self._finish(self.command(before=before))
-
-    async def _finish(self, command: list[str]) -> Finished:
-        process = await self._start(command, stderr=asyncio.subprocess.PIPE)
+    async def run(self, *args: str, before: str = "") -> Finished:
+        """Runs `bridge ARGS` to its end; ``before`` is Python code that runs first."""
+        process = await self._start(*args, stderr=asyncio.subprocess.PIPE, before=before)
         async with asyncio.timeout(PATIENCE):
             stdout, stderr = await process.communicate()
         return Finished(process.returncode or 0, stdout.decode(), stderr.decode())
@@ -102,7 +80,7 @@ class Product:
     @asynccontextmanager
     async def running(self, *args: str) -> AsyncIterator[Running]:
         """Runs a command while the block runs; then kills it. It need not be ready yet."""
-        process = await self._start(self.command(*args), stderr=asyncio.subprocess.STDOUT)
+        process = await self._start(*args, stderr=asyncio.subprocess.STDOUT)
         running = Running(process)
         reading = asyncio.create_task(running.read())
         try:
@@ -113,11 +91,21 @@ class Product:
             await process.wait()
             await reading
 
-    async def _start(self, command: list[str], *, stderr: int) -> asyncio.subprocess.Process:
+    async def _start(self, *args: str, stderr: int, before: str = "") -> asyncio.subprocess.Process:
+        program = revisions.bridge_program(self.tree, before=before)
         return await asyncio.create_subprocess_exec(
-            *command,
+            *program.command,
+            *args,
             cwd=self.folder,
-            env=self.environment(),
+            # Of the environment of this process, only the search path.
+            env={
+                "PATH": os.environ["PATH"],
+                **program.environment,
+                "HOME": str(self.folder),
+                "NO_COLOR": "1",
+                "COLUMNS": "200",
+                "TZ": "UTC",
+            },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=stderr,

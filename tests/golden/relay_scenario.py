@@ -1,4 +1,4 @@
-"""The relay: endpoints at home that lead to the bridge, and agent pods in the remote."""
+"""The relay: endpoints in the home cluster that lead to the bridge, and agents in the remote."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def _run_pods(world: World) -> None:
 
 
 def _home_slices(world: World) -> Object:
-    """The bridge's EndpointSlices at home, without the ports that the system chose."""
+    """The bridge's EndpointSlices in the home cluster, without the ports that the system chose."""
     found = {}
     for slice_ in world.home.objects(ENDPOINT_SLICES):
-        if slice_["metadata"]["name"] in ("kubernetes", "home-db-1"):
+        meta = slice_["metadata"]
+        if meta["name"] in ("kubernetes", "home-db-1"):
             continue
         for port in slice_["ports"]:
             port["port"] = "<port>"
-        meta = slice_["metadata"]
         labels = {
             name: value for name, value in meta["labels"].items() if "cluster-bridge.io" in name
         }

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -21,18 +21,16 @@ from aiohttp import web
 from sync.kube.api_resources import NAMESPACES, NODES, Object, Resource
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
-from tests.golden.product import Finished, Product, Running
+from tests.golden.product import PATIENCE, Finished, Product, Running
 from tests.golden.redaction import Redaction
 
-#: The virtual node, the name of home, and the bridge's address.
+#: The virtual node, the name of the home cluster, and the bridge's address.
 NODE, HOME, ADDRESS = "burst", "berlin", "127.0.0.1"
 #: The credential of the bridge, which must not appear in a golden file.
 CANARY = "canary-4711"
 INPUTS = Path(__file__).parent / "inputs"
 #: Messages of the inputs, which the bridge passes on unchanged.
 KEPT_TEXTS = frozenset({"a text", "Pulled it", "The node was low on resource: memory. "})
-#: Seconds for one step of a scenario.
-PATIENCE = 60.0
 #: A bridge is idle after this many samples, taken every `SAMPLE` seconds, without a request.
 SAMPLES, SAMPLE = 24, 0.05
 _Value = TypeVar("_Value")
@@ -78,29 +76,30 @@ class World:
         return ["--kubeconfig", str(self.files["remote"])]
 
     async def forward_node_proxy(self, request: web.Request) -> web.Response:
-        """Forwards a request of home's API server to the kubelet API, as its node proxy does."""
+        """Forwards a request of the home API server to the kubelet API, as its node proxy does."""
         path = request.path.partition("/proxy")[2]
-        port = self.home.get(NODES, NODE)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
-        async with (
-            self._session() as session,
-            session.get(
-                f"https://{ADDRESS}:{port}{path}", params=request.query, ssl=False
-            ) as response,
-        ):
+        async with self._kubelet_response(path, request.query) as response:
             kind = response.headers.get("Content-Type", "").partition(";")[0] or "text/plain"
             body = await response.read()
             return web.Response(status=response.status, body=body, content_type=kind)
 
     async def get(self, path: str) -> str:
         """The response of the kubelet API."""
-        port = self.home.get(NODES, NODE)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
-        url = f"https://{ADDRESS}:{port}{path}"
-        async with self._session() as session, session.get(url, ssl=False) as response:
+        async with self._kubelet_response(path) as response:
             return await response.text()
 
-    @staticmethod
-    def _session() -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(headers={"Authorization": "Bearer someone"})
+    @asynccontextmanager
+    async def _kubelet_response(
+        self, path: str, query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        port = self.home.get(NODES, NODE)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        url = f"https://{ADDRESS}:{port}{path}"
+        headers = {"Authorization": "Bearer someone"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(url, params=query, ssl=False) as response,
+        ):
+            yield response
 
     def put(self, *names: str) -> None:
         """Puts the objects of these files of `inputs` into home."""

@@ -15,10 +15,11 @@ from typing import Any
 
 from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import EVENTS, NODE, READS, Request, Requests
-from e2e.bench.pods.load_targets import ClusterPair, Program, Runner, Say
+from e2e.bench.pods.load_targets import ClusterPair, Runner, Say
 from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import Servers, account, own_cpu_seconds
 from e2e.bench.report import Report, rounded
+from e2e.bridge_process import INSTALLED, Program
 
 
 def _unit(unit: str) -> Any:
@@ -93,9 +94,7 @@ async def measure(
     return report(shape, runs)
 
 
-async def once(
-    way: str, pair: ClusterPair, shape: Shape, program: Program = load_targets.INSTALLED
-) -> Run:
+async def once(way: str, pair: ClusterPair, shape: Shape, program: Program = INSTALLED) -> Run:
     """One load on one target; ``program`` is the command of a bridge. Raises PodsLost."""
     async with load_targets.running(way, pair, shape, program=program) as (runner, crowd):
         await asyncio.sleep(load_targets.REST)

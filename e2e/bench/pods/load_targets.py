@@ -13,9 +13,9 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -26,7 +26,7 @@ from e2e.bench.pods.audit_log import Requests
 from e2e.bench.pods.benchmark_client import BenchmarkClient, connect
 from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import account
-from e2e.bridge_process import Bridge
+from e2e.bridge_process import INSTALLED, Bridge, Program
 from e2e.clusters.cluster import Cluster
 
 DIRECT, LEAST, BRIDGE = LOAD_TARGETS = ("direct", "least", "bridge")
@@ -58,18 +58,6 @@ class ClusterPair:
         if (agent := AGENTS.get(way)) is None:
             return {}
         return {side: Requests(log, agent) for side, log in logs.items() if log is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A command `bridge`, and its environment."""
-
-    command: Sequence[str | Path] = (bridge_process.BRIDGE,)
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-#: The bridge that is installed in this Python environment.
-INSTALLED = Program()
 
 
 @dataclass(slots=True)
@@ -154,7 +142,7 @@ async def bridge(
     with tempfile.TemporaryDirectory() as folder:
         args = ("--name", node, "--home-name", HOME_NAME, "--port", "0", *options)
         made = Bridge(pair.home, pair.remote, Path(folder, "log"), args)
-        made.program, made.env = program.command, program.environment
+        made.use(program)
         try:
             # In a thread, since it blocks and watches of this process must continue.
             await asyncio.to_thread(made.start)

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from e2e.bench.pods import burst, load_targets
 from e2e.bench.pods.burst import Run
-from e2e.bench.pods.load_targets import BRIDGE, LEAST, ClusterPair, Program, Say
+from e2e.bench.pods.load_targets import BRIDGE, LEAST, ClusterPair, Say
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.report import Report
-from e2e.revisions import REPOSITORY, bridge_environment, bridge_program
+from e2e.bridge_process import INSTALLED
+from e2e.revisions import REPOSITORY, bridge_program
 
 #: The target of the revision. `BRIDGE` is the present tree.
 BEFORE = "before"
@@ -40,29 +41,23 @@ class LeastBridgeChanged(Exception):
     """The source of the least bridge is not the frozen one."""
 
 
-def check_least_bridge(folder: Path = Path(__file__).parent, frozen: str = LEAST_SHA256) -> None:
+def check_least_bridge(folder: Path = Path(__file__).parent) -> None:
     """Raises LeastBridgeChanged if the sources in the folder are not the frozen ones."""
     found = hashlib.sha256()
     for name in LEAST_SOURCES:
         found.update((folder / name).read_bytes())
-    if found.hexdigest() != frozen:
+    if found.hexdigest() != LEAST_SHA256:
         raise LeastBridgeChanged(
             f"{', '.join(LEAST_SOURCES)}: the least bridge has changed (sha256 "
             f"{found.hexdigest()}); undo that, because its figures are the unit of all pairs"
         )
 
 
-def program(tree: Path) -> Program:
-    """The bridge of a source tree."""
-    return Program(bridge_program(tree), bridge_environment(tree))
-
-
 async def measure(
     pair: ClusterPair, shape: Shape, *, revision: str, tree: Path, rounds: int, say: Say
 ) -> Report:
     """The report of all rounds. ``tree`` has the sources of the revision. Raises PodsLost."""
-    check_least_bridge()
-    programs = {BEFORE: program(tree), BRIDGE: program(REPOSITORY)}
+    programs = {BEFORE: bridge_program(tree), BRIDGE: bridge_program(REPOSITORY)}
     if (load := os.getloadavg()[0]) > IDLE_LOAD:
         say(
             f"warning: the machine is busy (load {load:.1f}): the ratios are noise until it is idle"
@@ -76,7 +71,7 @@ async def measure(
         for target in (LEAST, *order):
             say(f"round {number + 1} of {rounds}: {target}, {shape.pods} pods")
             way = LEAST if target == LEAST else BRIDGE
-            found = await burst.once(way, pair, shape, programs.get(target, load_targets.INSTALLED))
+            found = await burst.once(way, pair, shape, programs.get(target, INSTALLED))
             run = replace(found, target=target)
             say(f"  {_summary(run, shape)}")
             runs.append(run)
