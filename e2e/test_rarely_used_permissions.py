@@ -153,17 +153,3 @@ def test_untranslated_websockets_are_forwarded(bridged: Bridged, path: str) -> N
         )
         stack.callback(made.shutdown)
         assert made.getsubprotocol() == "v4.channel.k8s.io"
-
-
-@pytest.mark.join("--publish-room", "on")
-def test_room_of_the_remote_is_published(bridged: Bridged) -> None:
-    """The ConfigMap has a group with room for pods, and belongs to the Node."""
-    name = f"room-{bridged.node}"
-
-    def found() -> list[Json]:
-        maps = get(bridged.home, "configmaps", namespace="cluster-bridge")
-        return [it for it in maps if it["metadata"]["name"] == name]
-
-    [room] = wait_for(found, f"ConfigMap {name} exists")
-    assert any(it["pods"] > 0 for it in json.loads(room["data"]["room"]))
-    assert room["metadata"]["ownerReferences"][0]["name"] == bridged.node

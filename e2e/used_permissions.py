@@ -22,14 +22,9 @@ from dataclasses import dataclass, field, replace
 
 from bridge.dashboard import dashboard_manifests
 from bridge.install import fleet_installation
-from bridge.rbac import (
-    dashboard_permissions,
-    kueue_permissions,
-    permissions,
-    placement_permissions,
-)
+from bridge.rbac import dashboard_permissions, permissions
 from bridge.rbac.permissions import ALL_RESOURCES, Permission
-from e2e import placement_process, service_accounts
+from e2e import service_accounts
 from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
 from e2e.clusters import find
 from e2e.clusters.pytest_fixture import settings_from_environment
@@ -42,8 +37,6 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 
 #: The account of a webhook in home's cluster, and the suffix of its name.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
-#: The account of the placer.
-PLACER = "placer"
 #: The account of a dashboard in home's cluster, and the name of its viewers' accounts, whose
 #: requests are theirs.
 DASHBOARD, VIEWER = "dashboard", "dashboard-viewer"
@@ -91,7 +84,6 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         *permissions.for_own_token(),
     ),
     WEBHOOK: permissions.for_webhook(),
-    PLACER: (*placement_permissions.PLACER, *kueue_permissions.KUEUE),
     DASHBOARD: dashboard_permissions.for_dashboard(["*"]),
 }
 #: Tables of accounts that need not use what another table has, which its accounts use.
@@ -159,13 +151,8 @@ class Report:
 
     @property
     def unused(self) -> list[Granted]:
-        """The grants without a use. The placer's are used on simulated clusters and by long tests,
-        whose logs are not part of the report; its requests on other clusters must be declared."""
-        return [
-            it
-            for it in all_grants()
-            if not self.used[str(it)] and not _is_shared(it) and it.side != PLACER
-        ]
+        """The grants without a use."""
+        return [it for it in all_grants() if not self.used[str(it)] and not _is_shared(it)]
 
     def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
         """Adds another report in the form of `as_json`."""
@@ -234,8 +221,6 @@ def _table(side: str, user: str) -> str:
     """The key of the account's table."""
     if user.endswith(_WEBHOOKS):
         return WEBHOOK
-    if user == placement_process.ACCOUNT.user:
-        return PLACER
     if user.endswith(f":{dashboard_manifests.NAME}"):
         return DASHBOARD
     name = user.rpartition(":")[2]

@@ -11,9 +11,7 @@ optionally selects virtual nodes by their labels.
 
 DaemonSet pods, each of which is for one node, and pods with a node name are exempt: the scheduler
 does not place them, and a kubelet rejects a pod that does not match its node. So are pods with more
-node affinity than any scheduler could evaluate (`MAX_EXPRESSIONS`), since a patch repeats it. A pod
-that a PlacementPolicy is for is changed like any other, in whichever order admission runs: the
-policy decides among the nodes that remain (`translators.placement.offload_limits`).
+node affinity than any scheduler could evaluate (`MAX_EXPRESSIONS`), since a patch repeats it.
 
 The patch is idempotent. `admission_patch` is the response of the webhook;
 `bridge.offload.mutating_admission_policy` implements the same in CEL, and a test on a real API

@@ -22,12 +22,10 @@ LABEL_NODE = f"{DOMAIN}/node"
 LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 #: On the Node of a virtual node: the remote's identity. The virtual nodes of one remote share it.
 LABEL_REMOTE = f"{DOMAIN}/remote"
-#: On the Node of a virtual node, for placement; their values are the user's.
+#: On the Node of a virtual node; their values are the user's. Overviews sort by them.
 LABEL_TIER, LABEL_COST = f"{DOMAIN}/tier", f"{DOMAIN}/cost"
 #: Domain of the labels of a virtual node that are the properties of its ClusterProfile.
 PROPERTY_DOMAIN = f"property.{DOMAIN}"
-#: On a pod of home that a PlacementPolicy is for (`translators.placement`); also the gate's name.
-LABEL_PLACEMENT = f"{DOMAIN}/placement"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 #: On a namespace that the bridge created: a hash of its name and a secret recorded at home.
 ANNOTATION_NONCE = f"{DOMAIN}/created-by"

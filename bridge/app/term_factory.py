@@ -37,7 +37,6 @@ from sync.kube import in_cluster
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence
-from translators.fit import published_room
 from translators.home_ranges import NO_RANGES, HomeRanges
 from translators.translation_options import Policy
 
@@ -133,7 +132,6 @@ class TermFactory:
                 copy_linger=settings.namespace_linger,
                 listeners=listeners,
                 forwarder=forwarder,
-                publish_room=settings.publish_room,
             ),
             limits=settings.limits,
         )
@@ -276,8 +274,6 @@ class TermFactory:
                 in_cluster.namespace() if self._is_installation() else ""
             ),
         }
-        if settings.publish_room != "off":
-            annotations[published_room.ANNOTATION_PUBLISHES] = settings.publish_room
         in_files = self.home.identity == "node" and not self.home.account.config.in_cluster
         if certificate == "csr" or in_files:
             annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.derived_names import dns_label
-from translators.fit.published_room import PublishRoom
 from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
 from translators.pod_security import PodSecurityLevel
@@ -215,8 +214,6 @@ class JoinSettings:
     """How much of the remote the node offers."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the remote nodes that the virtual node represents; empty for all."""
-    publish_room: PublishRoom = "auto"
-    """Whether the remote's free room is published at home, for PlacementPolicies."""
     unschedulable_timeout: float | None = None
     """Seconds after which a pod that the remote cannot schedule becomes Failed. None is never: an
     autoscaler needs minutes, and a pod that fits nowhere else would come back."""

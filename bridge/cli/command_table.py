@@ -24,15 +24,8 @@ from bridge.cli.commands.explain import explain
 from bridge.cli.commands.fleet import render_fleet
 from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
-from bridge.cli.commands.kueue import flavors
 from bridge.cli.commands.leave import leave, uninstall
 from bridge.cli.commands.offload import offload, unoffload, webhook
-from bridge.cli.commands.placement import (
-    list_placement,
-    render_placement,
-    run_placement,
-    simulate_placement,
-)
 from bridge.cli.commands.prune import prune
 from bridge.cli.commands.rbac import rbac_fleet, rbac_home, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
@@ -157,33 +150,6 @@ _add(
 )
 _add("Commands", "cancel", cancel, "bridge volume cancel shop/data-db-0", to=_volume)
 
-_placement = _add_group(_USE, "placement", "Place pods at home and on virtual nodes by policy.")
-_add(
-    "Commands",
-    "simulate",
-    simulate_placement,
-    "bridge placement simulate -f deployment.yaml",
-    "bridge placement simulate -f job.yaml --policy policy.yaml -o json",
-    to=_placement,
-)
-_add("Commands", "list", list_placement, "bridge placement list", to=_placement)
-_add(
-    "Commands",
-    "run",
-    run_placement,
-    "bridge placement run",
-    "bridge placement run --port 8443 --address 127.0.0.1",
-    to=_placement,
-)
-_add(
-    "Commands",
-    "render",
-    render_placement,
-    "bridge placement render --image registry.example/bridge:1 | kubectl apply -f -",
-    "bridge placement render --admission v1beta1 --release-by infra/bridge",
-    to=_placement,
-)
-
 _OBSERVE = "Observe and diagnose"
 _add(_OBSERVE, "status", status, "bridge status", "bridge status burst -o json")
 _add(_OBSERVE, "dashboard", dashboard, "bridge dashboard", "bridge dashboard burst --no-open")
@@ -304,15 +270,6 @@ _add(
     to=_fleet,
 )
 
-_kueue = _add_group(_ADMINISTER, "kueue", "Admit whole workloads to one remote with Kueue.")
-_add(
-    "Commands",
-    "flavors",
-    flavors,
-    "bridge kueue flavors --namespace shop | kubectl apply -f -",
-    "bridge kueue flavors burst-1 burst-2 --per-node",
-    to=_kueue,
-)
 _config = _add_group(
     _ADMINISTER, "config", "Validate or describe the configuration file of bridge run."
 )

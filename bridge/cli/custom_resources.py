@@ -9,7 +9,7 @@ from bridge.cli.options.common_options import CLUSTERS
 from bridge.cli.options.join_options import CAPACITY, JOIN
 from bridge.cli.options.option_declaration import Option
 from bridge.cli.options.value_parsing import Duration
-from bridge.crds import placement_policy_crd, remote_crd
+from bridge.crds import remote_crd
 from translators.object_accessors import Object
 
 #: Options of `bridge join` that the Remote itself has, or that are the process's.
@@ -35,7 +35,7 @@ REMOTE_OPTIONS: Mapping[str, Option] = {
 
 def definitions() -> list[Object]:
     """The definitions, for `bridge crds`."""
-    return [remote_definition(), placement_policy_crd.definition()]
+    return [remote_definition()]
 
 
 def remote_definition() -> Object:

@@ -23,8 +23,7 @@ from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.explain import best_effort_reads
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
 from bridge.explain.remote_connection import connect_remote
-from bridge.placement.cluster_snapshot import read_snapshot
-from sync.kube.api_errors import AlreadyExists, ApiError, Forbidden, NotFound
+from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
 from sync.kube.api_resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -46,8 +45,6 @@ from translators.explain.dependencies import Dependency
 from translators.explain.persistent_volume_claims import PodStorage
 from translators.object_accessors import HomeNamespace, Object, metadata, name_of, namespace_of
 from translators.ownership_labels import is_owned
-from translators.placement import placed_pod
-from translators.placement.decision import Decision
 from translators.pods import remote_pod
 from translators.storage.identifiers import volume_handle
 from translators.translation_options import Policy
@@ -131,8 +128,6 @@ class PodFacts:
     namespace: Object | None = None
     """The pod's namespace at home; None if it could not be read."""
     events: list[Object] = field(default_factory=list)
-    decision: Decision | None = None
-    """The placer's decision now, for a pod that a PlacementPolicy holds."""
     remote: RemoteFacts | None = None
     not_checked: list[str] = field(default_factory=list)
     """Messages about facts that could not be read."""
@@ -222,20 +217,7 @@ async def _read_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
     if facts.stored:
         facts.events = await best_effort_reads.list_events(home, facts.pod, facts.not_checked)
     await _choose_node(home, settings, facts)
-    if placed_pod.has_gate(facts.pod):
-        facts.decision = await _decision(home, facts)
     return facts
-
-
-async def _decision(home: KubeClient, facts: PodFacts) -> Decision | None:
-    try:
-        snapshot = await read_snapshot(home)
-    except Forbidden as error:
-        facts.not_checked.append(f"home: why the pod waits for the placer: {error.message}")
-        return None
-    facts.not_checked += snapshot.not_checked
-    policy = snapshot.policy_for(facts.pod)
-    return snapshot.decide(facts.pod, policy) if policy is not None else None
 
 
 async def _choose_node(home: KubeClient, settings: ExplainSettings, facts: PodFacts) -> None:

@@ -13,7 +13,6 @@ from bridge.explain import dependency_report
 from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.cluster_lookup import PodFacts, RemoteFacts
 from bridge.node.join_record import policy_options
-from bridge.placement.simulation import shown
 from sync.pods import action_planner
 from translators import pod_security
 from translators.explain import differences, persistent_volume_claims
@@ -35,9 +34,8 @@ from translators.object_accessors import (
     namespace_of,
     namespaced_name,
 )
+from translators.offload_admission_patch import policy_of, selector_of
 from translators.ownership_labels import is_owned, is_owned_by_node
-from translators.placement import placed_pod
-from translators.placement.offload_limits import offload_text
 from translators.pod_security import Limit
 from translators.pods import kubelet_admission, pod_status, remote_pod
 from translators.pods.home_scheduler_filters import PredicateFailure
@@ -65,7 +63,7 @@ def translated_pod(facts: PodFacts) -> TranslatedPod | None:
 
 def build_report(facts: PodFacts) -> Object:
     """The report."""
-    chosen, translated, policy = facts.chosen, translated_pod(facts), _policy(facts)
+    chosen, translated = facts.chosen, translated_pod(facts)
     references = [dependency_report.describe_dependency(it, facts) for it in facts.dependencies]
     answer: Object = {
         "pod": {
@@ -78,8 +76,7 @@ def build_report(facts: PodFacts) -> Object:
         "node": None,
         "remote": None,
         "placement": _placement(facts),
-        "decidedBy": _decided_by(facts, policy),
-        "policy": policy,
+        "decidedBy": _decided_by(facts),
         "nodes": [_candidate(it) for it in facts.candidates],
         "podSecurity": _pod_security(facts) or None,
         "refusals": _refusals(facts),
@@ -142,46 +139,22 @@ def _not_checked(facts: PodFacts) -> list[str]:
 # -- placement -----------------------------------------------------------------------------
 
 
-def _policy(facts: PodFacts) -> Object | None:
-    """The decision by a PlacementPolicy: the current one for a pod that waits, otherwise the
-    recorded one; None if no policy placed the pod."""
-    if (decision := facts.decision) is not None:
-        return {
-            "name": decision.policy,
-            "tier": decision.tier or None,
-            "choice": shown(decision.choice) if decision.choice else None,
-            "waiting": True,
-            "candidates": {
-                shown(it.candidate): f"{it.outcome}: {it.reason}" for it in decision.verdicts
-            },
-        }
-    if (record := placed_pod.read_full_record(facts.pod)) is None:
-        return None
-    return {
-        "name": record["policy"],
-        "tier": record.get("tier") or None,
-        "choice": shown(str(record["choice"])),
-        "waiting": False,
-        "candidates": {shown(str(it)): str(why) for it, why in record["reasons"].items()},
-    }
-
-
-def _decided_by(facts: PodFacts, policy: Object | None) -> str | None:
-    """The component that decides on which node the pod runs, or has decided that; None for a pod
-    that does not exist, which a PlacementPolicy could be for."""
-    offload = offload_text(facts.namespace or {})
+def _decided_by(facts: PodFacts) -> str:
+    """The component that decides on which node the pod runs, or has decided that."""
     if is_daemonset_pod(facts.pod):
         return "its DaemonSet, which selects the node"
-    if policy is not None:
-        limited = f", within the limits of offloading: {offload}" if offload else ""
-        return f"PlacementPolicy {policy['name']}{limited}"
-    if placed_pod.has_gate(facts.pod):
-        return "the placer (bridge placement run)"
-    if not facts.stored:
-        return None
-    released = placed_pod.release_reason(facts.pod)
-    why = f"; no PlacementPolicy decided: {released}" if released else ""
-    return f"home's scheduler{f' and offloading: {offload}' if offload else ''}{why}"
+    offload = _offload_text(facts.namespace or {})
+    return f"home's scheduler{f' and offloading: {offload}' if offload else ''}"
+
+
+def _offload_text(namespace: Object) -> str:
+    """How the namespace is offloaded; "" if it is not."""
+    mode, selector = policy_of(namespace), selector_of(namespace)
+    if mode is None:
+        return ""
+    labels = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    to = f" to nodes with {labels}" if labels and mode != "local-only" else ""
+    return f"namespace {name_of(namespace)} is offloaded {mode}{to} (bridge offload)"
 
 
 def _placement(facts: PodFacts) -> Object:

@@ -40,12 +40,7 @@ def render_report(answer: Object) -> str:
             if answer["placement"]["bound"]
             else "the pod fits the node; home's scheduler may prefer another"
         ]
-    by = [f"decided by {answer['decidedBy']}"] if answer["decidedBy"] else []
-    parts.append(_section("placement", [*why, *by]))
-    if (policy := answer["policy"]) is not None:
-        place = "waits for room" if policy["choice"] is None else f"placed: {policy['choice']}"
-        lines = [f"{it}: {reason}" for it, reason in policy["candidates"].items()]
-        parts.append(_section(f"PlacementPolicy {policy['name']}", [place, *lines]))
+    parts.append(_section("placement", [*why, f"decided by {answer['decidedBy']}"]))
     if answer["podSecurity"]:
         parts.append(_section("Pod Security", [answer["podSecurity"]]))
     for title, lines in (

@@ -19,10 +19,9 @@ from bridge.base.recommended_labels import APP, NAME_LABEL
 from sync.kube.api_errors import AlreadyExists, Forbidden, NamespaceTerminating, NotFound
 from sync.kube.api_resources import NAMESPACES
 from sync.kube.client import KubeClient
-from translators.fit import published_room
 from translators.object_accessors import Object, metadata
 
-NAMESPACE = published_room.NAMESPACE
+NAMESPACE = "cluster-bridge"
 #: Seconds to wait for the end of a namespace: home's namespace controller takes a few for an empty
 #: one, and repeats after 15 if an object appeared meanwhile.
 TERMINATION_SECONDS = 30.0

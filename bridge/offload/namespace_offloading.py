@@ -18,17 +18,14 @@ from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.node import node_object
 from bridge.offload import Mechanism, pod_mutator_setup
 from bridge.offload.pod_mutator_setup import PodMutatorWriter
-from sync.kube import discovery
 from sync.kube.api_errors import Forbidden, NotFound
-from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, NODES, PLACEMENT_POLICIES
+from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, NODES
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators import offload_admission_patch
 from translators.object_accessors import Object, metadata, name_of
 from translators.offload_admission_patch import OffloadPolicy
 from translators.ownership_labels import LABEL_VIRTUAL
-from translators.placement.offload_limits import contradiction
-from translators.placement.placement_policy import PolicyError, parse_policy
 from translators.pods import home_scheduler_filters
 
 
@@ -64,7 +61,6 @@ async def offload_namespace(settings: OffloadSettings, *, notify: Notify) -> Obj
             if settings.mechanism == "policy" and not version:
                 raise PreflightError(_NOT_SERVED)
             await _check_nodes(home, settings, notify)
-            await _check_placement(home, namespace, settings.policy, notify)
             writer = PodMutatorWriter(home, notify, dry_run=settings.dry_run)
             if version:
                 await pod_mutator_setup.install_policy(writer, version)
@@ -156,39 +152,6 @@ async def _check_has_no_bridge(home: KubeClient, namespace: str) -> None:
             f"home: namespace {namespace} has a bridge, {name_of(found.items[0])}, which must run "
             "at home; offload the namespaces of workloads"
         )
-
-
-async def _check_placement(
-    home: KubeClient, namespace: Object, mode: OffloadPolicy, notify: Notify
-) -> None:
-    """Reports the PlacementPolicies for pods of the namespace, which decide within the limits of
-    the mode, or have no tier left."""
-    try:
-        if not await discovery.serves_resource(home, PLACEMENT_POLICIES):
-            return
-        found = (await home.list(PLACEMENT_POLICIES)).items
-    except Forbidden:
-        return
-    name, labels = name_of(namespace), metadata(namespace).get("labels") or {}
-    for obj in found:
-        try:
-            policy = parse_policy(obj)
-        except PolicyError:
-            continue
-        if not policy.selects_namespace(name, labels):
-            continue
-        if cause := contradiction(policy, mode):
-            notify(
-                Caveat(
-                    f"home: {cause}, so that its pods in namespace {name} wait under {mode}; "
-                    "change its tiers, or use another --policy"
-                )
-            )
-        else:
-            notify(
-                f"home: PlacementPolicy {policy.name} decides for pods of namespace {name} within "
-                f"the limits of {mode}"
-            )
 
 
 async def _check_nodes(home: KubeClient, settings: OffloadSettings, notify: Notify) -> None:

@@ -35,7 +35,6 @@ from bridge.rbac.permissions import Permission
 from sync.kube.api_resources import LEASES, PODS
 from sync.runtime.event_recorder import COMPONENT
 from translators.derived_names import label_value
-from translators.fit import published_room
 from translators.mirror.endpoint_slice import LABEL_MANAGED_BY
 from translators.object_accessors import Object
 from translators.ownership_labels import LABEL_NODE
@@ -148,13 +147,6 @@ RULES: dict[tuple[str, ...], tuple[str, str]] = {
     ("csistoragecapacities",): (
         _all_of(f"{_label(LABEL_NODE)} in variables.labels"),
         "write only CSIStorageCapacities with the label of its virtual nodes",
-    ),
-    ("configmaps",): (
-        (
-            f"request.namespace == '{published_room.NAMESPACE}' && variables.nodes.exists(n, "
-            f"variables.name == '{published_room.config_map_name('')}' + n)"
-        ),
-        "write only the ConfigMaps with the room of its virtual nodes",
     ),
     ("certificatesigningrequests",): (
         (

@@ -28,9 +28,7 @@ from bridge.rbac import (
     dashboard_permissions,
     fleet_permissions,
     home_policy,
-    kueue_permissions,
     permissions,
-    placement_permissions,
     remote_policy,
 )
 from bridge.rbac.permissions import Permission
@@ -102,7 +100,6 @@ class HomePermissions:
         storage = volumes if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
-            *placement_permissions.HOME_ROOM,
             *(permissions.HOME_SHARDS if len(self.nodes) > 1 else ()),
             *permissions.in_place_of_node(self.identity),
             *tokens,
@@ -309,25 +306,6 @@ def fleet_objects(
         return _granted(account.role("cluster-profiles"), account, granted, description)
     granted = fleet_permissions.for_remotes(namespace, secrets)
     return _granted(account.role("remotes"), account, granted, description)
-
-
-def placer_objects(account: Account, releasing: Iterable[Account] = ()) -> list[Object]:
-    """The account of the placer, and its roles. ``releasing``: accounts of bridges that release the
-    held pods when no placer runs."""
-    description = "Permissions of Cluster Bridge's placer: to place pods by PlacementPolicies"
-    kueue = "Lets Cluster Bridge decide Kueue's admission check for virtual nodes"
-    release = "Lets Cluster Bridge release the pods that wait for a placer when none runs"
-    namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
-    return [
-        *map(_namespace, namespaces),
-        _service_account(account),
-        *_granted(account.role("placer"), account, placement_permissions.PLACER, description),
-        *_granted(account.role("kueue"), account, kueue_permissions.KUEUE, kueue),
-        *chain.from_iterable(
-            _granted(it.role("release"), it, placement_permissions.RELEASE, release)
-            for it in releasing
-        ),
-    ]
 
 
 def dashboard_objects(account: Account, nodes: Sequence[str]) -> list[Object]:

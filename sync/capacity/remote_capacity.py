@@ -242,33 +242,6 @@ class CapacityAggregator:
         """Whether the remote adds nodes for pods that wait."""
         return bool(self._limits.elastic)
 
-    def left_for_elastic_nodes(self) -> tuple[Amounts, int]:
-        """The size of each node that the remote may still add, and how many: what ``--elastic``
-        leaves after the room on present nodes and this virtual node's pods there. Pods that wait
-        for a node are the caller's to subtract."""
-        size = self._limits.largest_elastic_node
-        if not size:
-            return {}, 0
-        left = self._limits.elastic_total
-        own = [it.amounts for (_, is_own), it in self._on_node.items() if is_own]
-        for amounts in (*own, *self.left_on_nodes().values()):
-            left = {it: max(0, amount - amounts.get(it, 0)) for it, amount in left.items()}
-        if not self._limits.elastic_node:
-            return left, int(any(left[it] for it in self._limits.elastic))
-        counts = [left[it] // size[it] for it in self._limits.elastic if size.get(it)]
-        return size, min(counts, default=0)
-
-    def left_on_nodes(self) -> dict[str, Amounts]:
-        """By counted node, what all pods leave of it; with the key "" alone what is left of the
-        declared capacity, if the remote's nodes are unknown."""
-        if self._nodes_unknown_in:
-            quotas = {
-                it: list(self._quotas[it].values()) for it in self._accepted & {*self._quotas}
-            }
-            return {"": self._declared_offer(quotas).left[0]}
-        self._counted_offer()
-        return {name: node.left for name, node in self._counted.items()}
-
     def _counted_offer(self) -> _Offer:
         for node in self._stale:
             self._count(node)

@@ -14,13 +14,10 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Component
 from sync.mirror.copy_controller import CopyController
 from sync.mirror.event_mirror import EventMirror
-from sync.placement.placer_absence import PlacerAbsence
-from sync.placement.room_publisher import RoomPublisher
 from sync.pods.pod_controller import PodController
 from sync.pods.service_account_tokens import TokenController
 from sync.relay.forward_controller import ForwardRelayController, Listeners
 from sync.relay.reverse_controller import Forwarder, ReverseRelayController
-from translators.fit.published_room import PublishRoom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +32,6 @@ class ControllerOptions:
     """Forwards connections from home to the remote; None without a relay."""
     forwarder: Forwarder | None = None
     """Forwards connections from the remote to home; None without relay agents."""
-    publish_room: PublishRoom = "off"
-    """Whether the remote's free room is published at home (`sync.placement.room_publisher`)."""
 
 
 #: Builds every controller of an engine.
@@ -72,9 +67,6 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
             from sync.storage.snapshot_controller import SnapshotController
 
             controllers.append(SnapshotController(context, context.storage, snapshots))
-    if options.publish_room != "off":
-        room = RoomPublisher(context, context.capacity, options.publish_room)
-        controllers += [room, PlacerAbsence(context, lambda: room.is_active)]
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))
     return controllers

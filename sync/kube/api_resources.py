@@ -108,9 +108,6 @@ MUTATING_WEBHOOKS = _cluster_scoped(
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-PLACEMENT_POLICIES = _cluster_scoped(
-    "cluster-bridge.io", "v1alpha1", "placementpolicies", "PlacementPolicy"
-)
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
@@ -138,12 +135,4 @@ CUSTOM_RESOURCE_DEFINITIONS = _cluster_scoped(
 #: Of SIG Multicluster (sigs.k8s.io/cluster-inventory-api).
 CLUSTER_PROFILES = Resource(
     "multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile"
-)
-#: Of Kueue 0.15 and newer.
-KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
-KUEUE_ADMISSION_CHECKS = _cluster_scoped(
-    "kueue.x-k8s.io", "v1beta2", "admissionchecks", "AdmissionCheck"
-)
-KUEUE_RESOURCE_FLAVORS = _cluster_scoped(
-    "kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor"
 )

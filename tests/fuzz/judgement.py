@@ -16,10 +16,7 @@ BOUND = WAITING_SECONDS + 7
 #: Status codes of all responses to a caller without a credential.
 _UNAUTHENTICATED = {"kubelet": {400, 401, 413, 417, 431}, "dashboard": {400, 404, 413, 431}}
 #: Content that only callers with a credential may read, of a listener with public files.
-_GUARDED = {
-    "dashboard-server": (b'"pods":', b'"remotes":', b"live.js"),
-    "placer": (b"bridge_placement_",),
-}
+_GUARDED = {"dashboard-server": (b'"pods":', b'"remotes":', b"live.js")}
 _RESPONSE = re.compile(rb"HTTP/1\.[01] (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 #: The headers that a response may have.
 _HEADERS = {

@@ -217,7 +217,6 @@ def _listeners(started: dict[str, Any]) -> list[Listener]:
         Listener(
             "dashboard-server", ports["dashboard-server"], True, True, guarded, b"/api/v1/fleet"
         ),
-        Listener("placer", ports["placer"], True, True, (b"/metrics", b"/livez"), b"/metrics"),
     ]
 
 

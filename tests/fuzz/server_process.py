@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,13 +27,10 @@ from bridge.dashboard.fleet_watch import watch_fleet
 from bridge.dashboard.in_cluster_server import InClusterServer
 from bridge.dashboard.loopback_server import loopback_server
 from bridge.dashboard.viewer_access import ViewerAccess
-from bridge.kubelet.healthz import Check
 from bridge.kubelet.server import KubeletServer
 from bridge.net import accepted_connections
 from bridge.net.listening_socket import listening_socket
 from bridge.offload.webhook_server import AdmissionServer
-from bridge.placement.monitoring_server import MonitoringServer
-from bridge.placement.placer_report import PlacerReport
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.kubelet.fake_api_servers import FakePodDirectory, access_for
@@ -44,14 +40,6 @@ from tests.bridge.kubelet.pki import client_context
 WAITING_SECONDS = 3.0
 #: Errors that are reported with the state.
 MAX_ERRORS = 20
-
-
-class ReadyPlacer(PlacerReport):
-    """Its `/readyz` is never 500, which counts as a failure of the server."""
-
-    @property
-    def checks(self) -> Mapping[str, Check]:
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +132,6 @@ async def _serve(home: str, reviews: str, remote: str, folder: Path) -> None:
         page = InClusterServer(client, watch, access, pair)
         ports["dashboard-server"] = await page.start(listening_socket("127.0.0.1", 0))
         stack.push_async_callback(page.stop)
-        placer = MonitoringServer(ReadyPlacer(reviewing), pair)
-        ports["placer"] = await placer.start(listening_socket("127.0.0.1", 0))
-        stack.push_async_callback(placer.stop)
         url = await stack.enter_async_context(
             loopback_server(client, "virtual", ref=KubeconfigRef())
         )

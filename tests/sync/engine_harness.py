@@ -26,7 +26,6 @@ from tests.fakeapi.client_config import client_config_for
 from tests.sync.informer_harness import all_caught_up
 from tests.sync.memory_ownership_record import MemoryRecord
 from translators.capacity.node_capacity import NO_LIMITS
-from translators.fit.published_room import PublishRoom
 from translators.translation_options import HostPort, Policy
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -66,7 +65,6 @@ class EngineHarness:
         self.copy_linger = 0.0
         self.listeners: Listeners | None = None
         self.forwarder: Forwarder | None = None
-        self.publish_room: PublishRoom = "off"
         self.limits = NO_LIMITS
         self.build: Build = build_controllers
         home.api.clock = lambda: self.now
@@ -125,7 +123,6 @@ class EngineHarness:
                 copy_linger=self.copy_linger,
                 listeners=self.listeners,
                 forwarder=self.forwarder,
-                publish_room=self.publish_room,
             ),
             limits=self.limits,
             now=lambda: self.now,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from translators import label_selectors
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.object_accessors import Object, condition_of, metadata, name_of
@@ -101,14 +100,23 @@ def term_matches_node(term: Object, node: Object) -> bool:
 
 
 def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet one requirement; an unknown operator is met by none."""
     value, values = labels.get(str(expression.get("key"))), expression.get("values") or ()
     match expression.get("operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
         case "Gt":
             return _is_more(value, values)
         case "Lt":
             return any(_is_more(it, [value]) for it in values)
         case _:
-            return label_selectors.holds(expression, labels)
+            return False
 
 
 def _is_more(value: str | None, values: Iterable[str | None]) -> bool:

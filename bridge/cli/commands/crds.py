@@ -6,8 +6,7 @@ from __future__ import annotations
 def crds() -> None:
     """Print the CustomResourceDefinitions of the bridge, as YAML for kubectl apply.
 
-    Remotes are joins as objects of home, served by bridge run --remotes. PlacementPolicies decide
-    where pods run, by bridge placement run.
+    Remotes are joins as objects of home, served by bridge run --remotes.
     """
     import yaml
 

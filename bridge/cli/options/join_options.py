@@ -58,7 +58,6 @@ from bridge.node.node_option_parsing import (
     parse_taints,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.fit.published_room import PublishRoom
 from translators.translation_options import DaemonSets, ServiceAccounts
 
 _LOCAL_FILE = "the pod cannot read a file of this machine"
@@ -352,15 +351,6 @@ JOIN: tuple[Option, ...] = (
         "so that its controller replaces it. Default: never.",
         WORKLOADS,
         kind=Duration(1),
-    ),
-    Option(
-        "publish-room",
-        "Publish at home the free resources of the remote's nodes, in the ConfigMap room-NODE of "
-        "namespace cluster-bridge, for PlacementPolicies and Kueue's admission check. auto: if "
-        "home serves PlacementPolicies or Kueue's AdmissionChecks.",
-        WORKLOADS,
-        kind=PublishRoom,
-        default="auto",
     ),
     Option(
         "address",

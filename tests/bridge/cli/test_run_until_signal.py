@@ -349,13 +349,11 @@ COMMANDS = {
         "storage-class",
         "crds",
         "fleet",
-        "kueue",
-        "placement",
     ),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain", "coredns"),
 }
 #: Commands that have commands, which have the examples.
-GROUPS = {"rbac", "config", "volume", "placement", "kueue", "fleet"}
+GROUPS = {"rbac", "config", "volume", "fleet"}
 #: Names of earlier versions, and commands without documentation.
 HIDDEN = {"relay-pod", "garbage", "bugreport"}
 

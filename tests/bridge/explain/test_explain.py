@@ -18,7 +18,6 @@ from sync.kube.api_resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
-    PLACEMENT_POLICIES,
     PODS,
     Object,
 )
@@ -29,12 +28,9 @@ from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
-from tests.fakeapi.resource_registry import Kind
 from tests.sync.engine_harness import NODE
 from translators.object_accessors import uid_of
 from translators.ownership_labels import LABEL_VIRTUAL, owner_labels
-from translators.placement import placed_pod
-from translators.placement.decision import HOME, Decision, Verdict
 from translators.translation_options import HostPort, Policy
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -635,68 +631,27 @@ def test_invalid_join_options_are_defaults(text: str) -> None:
     assert policy == Policy(Identity("f" * 16, "ffffffff", "burst"), "")
 
 
-# -- PlacementPolicies -------------------------------------------------------------------
+# -- who decides -------------------------------------------------------------------------
 
 
-async def test_candidates_of_a_policy_are_shown_for_a_pod_that_waits(looked: Looked) -> None:
+async def test_report_names_the_scheduler_and_the_offloading_of_the_namespace(
+    looked: Looked,
+) -> None:
     home = looked.two.home
-    home.store.registry.add(Kind(PLACEMENT_POLICIES))
-    tiers = [{"name": "home", "home": True}, {"name": "all", "remotes": {}}]
-    spec = {"namespaces": ["default"], "tiers": tiers}
-    home.put(PLACEMENT_POLICIES.manifest({"name": "batch"}, spec=spec))
-    home.put(placed_pod.gated(_asking("2")))
-    answer = await looked.answer()
-    policy = answer["policy"]
-    assert (policy["name"], policy["choice"], policy["waiting"]) == ("batch", None, True)
-    assert policy["candidates"]["home"].startswith("impossible: no node of home fits")
-    assert "publishes no room" in policy["candidates"][NODE]
-    text = text_report.render_report(answer)
-    assert "PlacementPolicy batch:\n  waits for room\n" in text
-    assert answer["decidedBy"] == "PlacementPolicy batch"
-    assert "  decided by PlacementPolicy batch\n" in text
-    assert looked.two.writes() == []
-
-
-async def test_report_names_the_policy_and_the_offloading_that_limits_it(looked: Looked) -> None:
-    home = looked.two.home
-    labels = {"cluster-bridge.io/offload": "remote-only"}
-    home.put(NAMESPACES.manifest({"name": "default", "labels": labels}))
-    limits = "namespace default is offloaded remote-only (bridge offload)"
     home.put(_using())
-    assert (await looked.answer())["decidedBy"] == f"home's scheduler and offloading: {limits}"
-    home.store.registry.add(Kind(PLACEMENT_POLICIES))
-    spec = {"namespaces": ["default"], "tiers": [{"name": "home", "home": True}]}
-    home.put(PLACEMENT_POLICIES.manifest({"name": "batch"}, spec=spec))
-    home.remove(PODS, "web", "default")
-    home.put(placed_pod.gated(_asking("2")))
+    assert (await looked.answer())["decidedBy"] == "home's scheduler"
+    home.put(
+        NAMESPACES.manifest(
+            {
+                "name": "default",
+                "labels": {"cluster-bridge.io/offload": "remote-only"},
+                "annotations": {"cluster-bridge.io/offload-node-selector": "tier=burst"},
+            }
+        )
+    )
     answer = await looked.answer()
-    assert answer["decidedBy"].startswith("PlacementPolicy batch, within the limits of offloading")
-    assert answer["policy"]["candidates"]["home"] == f"impossible: {limits}"
-
-
-async def test_pod_without_a_known_decider_names_none(looked: Looked) -> None:
-    looked.two.home.put(placed_pod.gated(_asking("2")))
-    assert (await looked.answer())["decidedBy"] == "the placer (bridge placement run)"
-    answer = await looked.answer("", manifest=_using())
-    assert answer["decidedBy"] is None
-    assert "decided by" not in text_report.render_report(answer)
-
-
-async def test_released_pod_is_decided_by_the_scheduler(looked: Looked) -> None:
-    looked.two.home.put(placed_pod.released(placed_pod.gated(_using()), None, "no placer runs"))
-    decided = (await looked.answer())["decidedBy"]
-    assert decided == "home's scheduler; no PlacementPolicy decided: no placer runs"
-
-
-async def test_recorded_reasons_are_shown_for_a_placed_pod(looked: Looked) -> None:
-    verdicts = (Verdict(HOME, "impossible", "full", "home"), Verdict(NODE, "chosen", "fits", "all"))
-    decision = Decision("batch", NODE, "all", verdicts)
-    looked.two.home.put(placed_pod.placed(_using(), decision))
-    policy = (await looked.answer())["policy"]
-    assert policy["choice"] == NODE
-    assert policy["candidates"] == {"home": "full", NODE: "fits"}
-
-
-async def test_pod_without_policy_has_none_in_the_report(looked: Looked) -> None:
-    looked.two.home.put(_using())
-    assert (await looked.answer())["policy"] is None
+    assert answer["decidedBy"] == (
+        "home's scheduler and offloading: namespace default is offloaded remote-only to nodes with "
+        "tier=burst (bridge offload)"
+    )
+    assert f"  decided by {answer['decidedBy']}\n" in text_report.render_report(answer)

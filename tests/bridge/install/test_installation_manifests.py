@@ -14,7 +14,7 @@ from bridge.base.join_settings import NetworkChoice
 from bridge.install import installation, installation_manifests
 from bridge.install.installation import Installation
 from bridge.rbac.rbac_manifests import HomePermissions
-from tests.bridge.install import chart_placement, chart_policy, kustomize_base
+from tests.bridge.install import chart_policy, kustomize_base
 
 KUBECONFIG = "canary-4711"
 CHART = Path(__file__).parents[3] / "manifests" / "chart" / "templates"
@@ -33,11 +33,6 @@ def test_kustomize_base_equals_the_rendered_objects() -> None:
     assert list(yaml.safe_load_all(kustomize_base.FILE.read_text())) == kustomize_base.base()
     listed = yaml.safe_load((kustomize_base.FOLDER / "kustomization.yaml").read_text())
     assert listed["resources"] == [kustomize_base.FILE.name]
-
-
-def test_placement_of_the_chart_equals_the_rendered_one() -> None:
-    """To update the file: python -m tests.bridge.install.chart_placement."""
-    assert chart_placement.FILE.read_text() == chart_placement.template()
 
 
 def test_policy_of_the_chart_equals_the_rendered_one() -> None:
@@ -144,8 +139,8 @@ def test_disruption_budgets_always_allow_unhealthy_pods() -> None:
 
 def test_disruption_budgets_of_the_chart_always_allow_unhealthy_pods() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in CHART.glob("*.yaml"))
-    assert text.count("kind: PodDisruptionBudget") == 3
-    assert text.count("unhealthyPodEvictionPolicy: AlwaysAllow") == 3
+    assert text.count("kind: PodDisruptionBudget") == 2
+    assert text.count("unhealthyPodEvictionPolicy: AlwaysAllow") == 2
 
 
 def test_container_meets_the_restricted_standard() -> None:

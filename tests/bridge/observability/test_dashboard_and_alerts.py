@@ -12,7 +12,6 @@ import promql_parser
 import pytest
 import yaml
 
-from bridge.placement.manifests import PlacementInstallation, placement_objects
 from tests.bridge.observability.test_metric_families import DOCUMENT
 
 ROOT = Path(__file__).parents[3]
@@ -41,8 +40,8 @@ def served() -> dict[str, set[str]]:
     return found
 
 
-#: Of one bridge in detail, of all remotes, and of the placer.
-BOARDS = ("dashboard.json", "fleet-dashboard.json", "placement-dashboard.json")
+#: Of one bridge in detail, and of all remotes.
+BOARDS = ("dashboard.json", "fleet-dashboard.json")
 
 
 def dashboard(name: str = "dashboard.json") -> dict[str, Any]:
@@ -116,7 +115,7 @@ def test_two_scrape_jobs_of_one_bridge_cause_one_alert(alert: dict[str, Any]) ->
         assert isinstance(part, promql_parser.AggregateExpr), alert["expr"]
         labels = set(part.modifier.labels if part.modifier else ())
         assert "job" not in labels
-        assert labels & {"instance", "node", "lease", *UP}
+        assert labels & {"instance", "node", *UP}
 
 
 def test_alert_fires_when_no_bridge_is_up() -> None:
@@ -140,8 +139,7 @@ def test_dashboard_shows_one_scrape_job_at_a_time(name: str) -> None:
 def test_queue_alerts_ignore_other_controllers() -> None:
     for alert in alerts():
         if "workqueue_" in alert["expr"]:
-            ours = "(bridge_build_info or bridge_placement_build_info)"
-            assert f"and on (job, instance) {ours}" in alert["expr"]
+            assert "and on (job, instance) bridge_build_info" in alert["expr"]
 
 
 @pytest.mark.parametrize(("where", "text"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
@@ -228,35 +226,13 @@ def test_dashboard_is_complete(name: str) -> None:
         assert name in served()
 
 
-def _monitored(file: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The Service, its ServiceMonitor and the ClusterRole of a file."""
-    service, monitor, role = yaml.safe_load_all((FOLDER / file).read_text(encoding="utf-8"))
+def test_service_monitor_selects_the_service_and_port() -> None:
+    text = (FOLDER / "servicemonitor.yaml").read_text(encoding="utf-8")
+    service, monitor, role = yaml.safe_load_all(text)
     wanted = monitor["spec"]["selector"]["matchLabels"]
     assert wanted.items() <= service["metadata"]["labels"].items()
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in [it["name"] for it in service["spec"]["ports"]]
     assert (endpoint["scheme"], endpoint["path"]) == ("https", "/metrics")
-    return service, monitor, role
-
-
-def test_service_monitor_selects_the_service_and_port() -> None:
-    _, monitor, role = _monitored("servicemonitor.yaml")
     assert monitor["spec"]["podTargetLabels"] == ["app.kubernetes.io/instance"]
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]}]
-
-
-def test_service_monitor_of_the_placer_selects_its_pods() -> None:
-    service, monitor, role = _monitored("placement-servicemonitor.yaml")
-    [deployment] = [
-        it for it in placement_objects(PlacementInstallation("image")) if it["kind"] == "Deployment"
-    ]
-    template = deployment["spec"]["template"]
-    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    assert service["metadata"]["namespace"] == deployment["metadata"]["namespace"]
-    ports = {it["name"] for it in template["spec"]["containers"][0]["ports"]}
-    assert {it["targetPort"] for it in service["spec"]["ports"]} <= ports
-    assert role["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
-    # The alerts select this job.
-    job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
-    placing = next(it for it in alerts() if it["alert"] == "BridgeNobodyPlaces")
-    assert f'up{{job="{job}"}}' in placing["expr"]

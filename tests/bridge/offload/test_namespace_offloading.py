@@ -16,7 +16,6 @@ import pytest
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
-from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import connect
 from bridge.install import installation
 from bridge.net import accepted_connections
@@ -36,7 +35,6 @@ from bridge.offload.standalone_webhook import StandaloneWebhookSettings
 from sync.kube.api_resources import (
     MUTATING_WEBHOOKS,
     NAMESPACES,
-    PLACEMENT_POLICIES,
     PODS,
     Object,
     Resource,
@@ -44,10 +42,8 @@ from sync.kube.api_resources import (
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
-from tests.fakeapi.resource_registry import Kind
 from tests.translators.test_offload_admission_patch import applied
 from translators import offload_admission_patch
-from translators.offload_admission_patch import OffloadPolicy
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -280,35 +276,6 @@ async def test_namespace_with_a_bridge_cannot_be_offloaded(world: World) -> None
 async def test_unknown_namespace_is_an_error(world: World) -> None:
     with pytest.raises(PreflightError, match="kubectl create namespace"):
         await world.offload(namespace="nowhere")
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected", "is_caveat"),
-    [
-        ("burst", "batch decides for pods of namespace shop within the limits of burst", False),
-        ("remote-only", "batch has no tier with remotes, so that its pods in namespace shop", True),
-    ],
-)
-async def test_placement_policy_of_the_namespace_is_reported(
-    world: World, policy: OffloadPolicy, expected: str, is_caveat: bool
-) -> None:
-    world.serves_policies()
-    world.home.store.registry.add(Kind(PLACEMENT_POLICIES))
-    for name, namespaces in (("batch", ["shop"]), ("other", ["elsewhere"])):
-        spec = {"namespaces": namespaces, "tiers": [{"name": "home", "home": True}]}
-        world.home.put(PLACEMENT_POLICIES.manifest({"name": name}, spec=spec))
-    await world.offload(policy=policy)
-    [line] = [it for it in world.notified if "PlacementPolicy" in it]
-    assert expected in line
-    assert isinstance(line, Caveat) == is_caveat
-
-
-async def test_offload_needs_no_permission_for_placement_policies(world: World) -> None:
-    world.serves_policies()
-    world.home.store.registry.add(Kind(PLACEMENT_POLICIES))
-    world.home.fail(Fault(path="*/placementpolicies*", code=403, times=None))
-    await world.offload()
-    assert offload_admission_patch.policy_of(world.shop) == "burst"
 
 
 def test_policy_and_webhook_cannot_block_a_cluster() -> None:

@@ -31,11 +31,9 @@ from bridge.rbac.permissions import (
     required_at_home,
     required_in_remote,
 )
-from bridge.rbac.placement_permissions import HOME_ROOM
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
-    CUSTOM_RESOURCE_DEFINITIONS,
     ENDPOINT_SLICES,
     LEASES,
     NAMESPACES,
@@ -229,8 +227,6 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str
         "/apis",
         "/api/v1",
         SELF_SUBJECT_ACCESS_REVIEWS.path(),
-        "/apis/cluster-bridge.io/v1alpha1",
-        "/apis/kueue.x-k8s.io/v1beta2",
     }
     for entry in api.log:
         if entry.path in free:
@@ -395,12 +391,6 @@ async def use_kubelet_api(run: RunningJoin, remote: FakeApi) -> None:
                     await answer.read()
 
 
-async def watch_definitions(two: Clusters) -> None:
-    """A bridge that waits until home needs the remote's room, as by default."""
-    async with running_join(two, two.but(accept_namespaces=("*",))):
-        await two.home.until(lambda: two.home.open_watches(CUSTOM_RESOURCE_DEFINITIONS))
-
-
 async def test_tables_match_requests_of_the_bridge(
     two: Clusters, soon: None, tmp_path: Path
 ) -> None:
@@ -417,9 +407,7 @@ async def test_tables_match_requests_of_the_bridge(
         accept_namespaces=("*",),
         serving="csr",
         cert_dir=tmp_path / "serving",
-        publish_room="on",
     )
-    await watch_definitions(two)
     async with running_join(
         two, settings
     ):  # finds its own Node, and reports the obstacle once more
@@ -436,7 +424,6 @@ async def test_tables_match_requests_of_the_bridge(
             *required_at_home(settings, "service-account"),
             *for_home_namespaces(identity="service-account", network="flat"),
             *HOME_CLIENT_CA,
-            *HOME_ROOM,
         ),
         "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),
     }

@@ -13,7 +13,6 @@ from bridge.rbac import permissions, rbac_manifests
 from bridge.rbac.permissions import Permission
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
 from bridge.rbac.remote_policy import RESERVATION
-from sync.placement import placer_lease
 
 OURS = Account()
 Objects = list[dict[str, Any]]
@@ -75,8 +74,8 @@ def test_home_objects_grant_the_table() -> None:
     assert granted(rbac_manifests.home_objects(HOME, OURS)) == expand(HOME.cluster_level)
     read = {
         resource
-        for _, _, resource, verb, name in granted(rbac_manifests.home_objects(HOME, OURS))
-        if not name and (resource, verb) != ("configmaps", "create")
+        for _, _, resource, _, name in granted(rbac_manifests.home_objects(HOME, OURS))
+        if not name
     }
     assert "secrets" not in read
     assert "configmaps" not in read
@@ -106,8 +105,6 @@ def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
         if resource.startswith(("nodes", "leases")) and verb != "create":
             if name in (namespace_ownership_lease.NAME, permissions.SHARDS_LEASE):
                 continue  # All nodes of a home have one record, and one Lease of shards.
-            if (name, verb) == (placer_lease.NAME, "get"):
-                continue  # A bridge looks whether a placer runs.
             # The lease of a node's election is named after it.
             assert name.removeprefix("election-") in ("one", "two"), (resource, verb)
 

@@ -179,22 +179,9 @@ def test_largest_pod_counts_usage_of_own_pods() -> None:
     assert offer.current().largest == "cpu=4,memory=8Gi"
 
 
-def test_elastic_nodes_are_left_until_pods_use_them() -> None:
-    limits = OfferLimits(elastic={"cpu": 10_000}, elastic_node={"cpu": 2_000})
-    offer = _offer(limits=limits)
-    assert offer.is_elastic
-    assert offer.left_for_elastic_nodes() == ({"cpu": 2_000, "pods": 110}, 3), "4 CPUs exist"
-    offer.pod_changed(None, _pod(cpu="3", labels=_OURS))
-    assert offer.left_for_elastic_nodes()[1] == 3, "it uses what exists"
-    offer.node_changed(None, _node("x", {"cpu": "3"}))
-    assert offer.left_for_elastic_nodes()[1] == 1
-    offer.node_changed(None, _node("y", {"cpu": "2"}))
-    assert offer.left_for_elastic_nodes()[1] == 0
-    assert _offer().left_for_elastic_nodes() == ({}, 0)
-
-
 def test_largest_pod_counts_a_node_that_does_not_exist_yet() -> None:
     limits = OfferLimits(elastic={"cpu": 32_000, "memory": 2**36}, elastic_node={"cpu": 16_000})
+    assert _offer(limits=limits).is_elastic
     assert _offer(limits=limits).current().largest == "cpu=16,memory=0"
     limits = OfferLimits(elastic={"cpu": 32_000, "memory": 2**36})
     assert _offer(limits=limits).current().largest == "cpu=32,memory=64Gi"
