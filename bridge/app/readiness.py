@@ -14,6 +14,7 @@ ignores these checks.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Mapping
 
@@ -21,7 +22,6 @@ from bridge.election.remote_reachability import RemoteReachability
 from bridge.fleet.fleet_report import Standing
 from bridge.kubelet.healthz import Check
 from bridge.node.node_controller import OUTAGE_SECONDS
-from sync.cache import cache_checks
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
 
@@ -49,8 +49,14 @@ class Readiness:
 
     def caches_problem(self) -> str:
         """Why the caches are incomplete; "" if they are complete."""
-        return cache_checks.unread_lists(self.engine.informers, "the clusters")
+        waiting = sum(not informer.synced.is_set() for informer in self.engine.informers)
+        return f"{waiting} lists of the clusters are not read yet" if waiting else ""
 
     def _watch_problem(self, side: str) -> str:
-        informers = (it for it in self.engine.informers if it.client.side == side)
-        return cache_checks.lasting_outage(informers, OUTAGE_SECONDS)
+        """Whether a watch of this side has failed for longer than `OUTAGE_SECONDS`."""
+        now = asyncio.get_running_loop().time()
+        for informer in self.engine.informers:
+            since = informer.failing_since
+            if informer.client.side == side and since is not None and now - since > OUTAGE_SECONDS:
+                return f"{informer.resource} cannot be watched: {informer.error}"
+        return ""

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from bridge.kubelet.authn import InvalidCredentialError, User, bearer_token
-from bridge.kubelet.authz import Attributes
 from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.token_access import TokenAccess
 from sync.kube.client import KubeClient
@@ -109,7 +108,7 @@ class ViewerAccess:
         }
         self._access = TokenAccess(
             home,
-            Attributes("resourceAttributes", attributes),
+            attributes,
             needed=f"get services/proxy of Service {namespace}/{service} in the home cluster; a "
             "Role there can allow it",
             unauthenticated="the viewer is not authenticated; sign in, or send a bearer token of "

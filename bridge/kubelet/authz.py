@@ -11,9 +11,7 @@ Decisions are cached for `ALLOWED_LIFETIME` or `DENIED_LIFETIME`, as a kubelet's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from bridge.kubelet.authn import ReviewClient, User
 from bridge.kubelet.error_responses import HttpError
@@ -111,28 +109,18 @@ class Authorizer:
             "subresource": subresource,
             "name": self._node,
         }
-        return await review_access(
-            self._reviews, user, Attributes("resourceAttributes", attributes)
-        )
+        return await review_access(self._reviews, user, attributes)
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
-    """The attributes of a SubjectAccessReview."""
-
-    kind: Literal["resourceAttributes", "nonResourceAttributes"]
-    values: Object
-
-
-async def review_access(reviews: ReviewClient, user: User, attributes: Attributes) -> bool:
-    """Whether home allows the user such a request. Raises HttpError (500) if home does not
-    answer."""
+async def review_access(reviews: ReviewClient, user: User, attributes: Object) -> bool:
+    """Whether home allows the user a request with these ``resourceAttributes``. Raises HttpError
+    (500) if home does not answer."""
     spec = {
         "user": user.name,
         "groups": list(user.groups),
         "uid": user.uid,
         "extra": {key: list(values) for key, values in user.extra},
-        attributes.kind: attributes.values,
+        "resourceAttributes": attributes,
     }
     status = await reviews.create(SUBJECT_ACCESS_REVIEWS, spec)
     return status.get("allowed") is True and status.get("denied") is not True

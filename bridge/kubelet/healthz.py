@@ -30,13 +30,7 @@ def routes(ready: Mapping[str, Check], problem: Check) -> list[Route]:
     ``problem`` is the check of ``/healthz``."""
     handlers = {"/healthz": _plain_check(problem), "/healthz/ping": _plain_check(str)}
     handlers["/healthz/syncloop"] = handlers["/healthz"]
-    plain = [_route(path, handler) for path, handler in handlers.items()]
-    return [*plain, *probe_routes(ready)]
-
-
-def probe_routes(ready: Mapping[str, Check]) -> list[Route]:
-    """Routes of ``/livez`` and ``/readyz`` alone."""
-    routes: list[Route] = []
+    routes = [_route(path, handler) for path, handler in handlers.items()]
     for name, checks in (("livez", PING), ("readyz", {**PING, **ready})):
         routes.append(_route(f"/{name}", _named_checks(name, checks)))
         routes.extend(

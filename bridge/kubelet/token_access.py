@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import partial
 
 from bridge.kubelet.authn import Authenticator, InvalidCredentialError, ReviewClient, User
-from bridge.kubelet.authz import Attributes, review_access
+from bridge.kubelet.authz import review_access
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
 from sync.base import clock
 from sync.kube.client import KubeClient
+from translators.object_accessors import Object
 
 #: Seconds, as k8s.io/apiserver/pkg/server/options: DelegatingAuthenticationOptions.CacheTTL and
 #: DelegatingAuthorizationOptions.AllowCacheTTL and DenyCacheTTL.
@@ -26,13 +27,13 @@ MAX_TOKEN = 16 * 1024
 
 
 class TokenAccess:
-    """Decides on callers. ``needed`` completes "user X may not ..."; ``unauthenticated`` is the
-    message of a 401. Call `close` at the end."""
+    """Decides on callers by a review of their access with ``attributes``. ``needed`` completes
+    "user X may not ..."; ``unauthenticated`` is the message of a 401. Call `close` at the end."""
 
     def __init__(
         self,
         home: KubeClient,
-        attributes: Attributes,
+        attributes: Object,
         *,
         needed: str,
         unauthenticated: str,

@@ -12,10 +12,12 @@ no credential, and no object's name except the virtual node's.
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -23,7 +25,6 @@ from prometheus_client.registry import Collector
 from bridge.election.elector import LeaderElector
 from bridge.fleet.fleet_report import FleetReport
 from bridge.kubelet.server import KubeletServer
-from bridge.observability import controller_families
 from bridge.observability.bridge_metrics_endpoint import MetricSources
 from bridge.observability.metric_exposition import counter, gauge, histogram
 from bridge.relay.relay_counters import (
@@ -34,7 +35,10 @@ from bridge.relay.relay_counters import (
     ReverseRelayMetrics,
 )
 from sync.base.histograms import Histogram
+from sync.cache.informer import Informer
 from sync.engine.engine import Engine
+from sync.kube.client import KubeClient
+from sync.runtime.controller import Controller
 from sync.storage.pvc_controller import PvcController
 from sync.storage.volume_controller import VolumeController
 from translators import quantity
@@ -42,6 +46,8 @@ from translators import quantity
 #: Values of ``status.phase``; a phase without pods is 0, not missing.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 SIDES = ("home", "remote")
+#: Rejections by flow control, which an alert selects, start at 0.
+_THROTTLED = {(method, "429"): 0 for method in ("GET", "POST", "PATCH", "DELETE")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,9 +68,9 @@ class BridgeCollector(Collector):
         yield from _node(engine)
         yield from _volumes(engine)
         clients = (engine.home_pods.client, engine.remote_pods.client)
-        yield from controller_families.requests(clients)
-        yield from controller_families.watches(clients, engine.watches)
-        yield from controller_families.work_queues(engine.controllers)
+        yield from _requests(clients)
+        yield from _watches(clients, engine.watches)
+        yield from _work_queues(engine.controllers)
         yield from _kubelet_api(sources.server)
         yield counter(
             "bridge_scrapes{path,result}",
@@ -120,7 +126,12 @@ def _node(engine: Engine) -> Iterator[Metric]:
         "Pods bound to the virtual node, by phase.",
         {phase: phases[phase] for phase in PHASES},
     )
-    yield from controller_families.up(engine.informers, SIDES)
+    failing = {it.client.side for it in engine.informers if it.error is not None}
+    yield gauge(
+        "bridge_up{side}",
+        "1 while all watches of this cluster work, else 0.",
+        {side: int(side not in failing) for side in SIDES},
+    )
     listed = engine.remote_nodes.synced.is_set()
     offer = engine.capacity.current().capacity if listed else None
     yield gauge(
@@ -175,6 +186,130 @@ def _volumes(engine: Engine) -> Iterator[Metric]:
         "bridge_volume_deletions{result}",
         "Volumes deleted with their data in the remote, and attempts to delete them that failed.",
         volumes.deletions if volumes else dict.fromkeys(("success", "failure"), 0),
+    )
+
+
+def _requests(clients: Sequence[KubeClient]) -> Iterator[Metric]:
+    """The requests to API servers."""
+    yield counter(
+        "bridge_api_requests{side,method,code}",
+        "Requests to API servers by method (STREAM: watches and logs) and status code.",
+        {
+            (client.side, *key): count
+            for client in clients
+            for key, count in (_THROTTLED | client.metrics.answered).items()
+        },
+    )
+    yield histogram(
+        "bridge_api_request_duration_seconds{side,method,code}",
+        "Duration of requests to API servers, without streams.",
+        {
+            (client.side, *key): took
+            for client in clients
+            for key, took in client.metrics.durations.items()
+        },
+    )
+    yield counter(
+        "bridge_api_data_rejected{side,reason}",
+        "Rejected data of an API server: too large (body, page, watch-event, list, memory, "
+        "status), malformed, an address that no pod can have, too many Events.",
+        _flatten({it.side: it.limits.rejected for it in clients}),
+    )
+    yield gauge(
+        "bridge_api_requests_limit{side}",
+        "Limit of requests in flight; lower where the server pushes back.",
+        {it.side: it.limiter.limit for it in clients},
+    )
+    yield gauge(
+        "bridge_api_requests_in_flight{side}",
+        "Requests in flight, without streams and the node's own.",
+        {it.side: it.limiter.in_flight for it in clients},
+    )
+    yield gauge(
+        "bridge_api_requests_waiting{side}",
+        "Requests that wait because of the limit.",
+        {it.side: it.limiter.waiting for it in clients},
+    )
+
+
+def _watches(clients: Sequence[KubeClient], opened: Iterable[Informer]) -> Iterator[Metric]:
+    """The watches of the clients; those that are open now are ``opened``."""
+    by_side = {it.side: it.metrics for it in clients}
+    yield counter(
+        "bridge_watch_lists{side,resource}",
+        "Full lists: at the start, and where a watch could not be resumed.",
+        _flatten({side: it.lists for side, it in by_side.items()}),
+    )
+    yield counter(
+        "bridge_watches{side,resource}",
+        "Watches started; servers end each after some minutes.",
+        _flatten({side: it.watches for side, it in by_side.items()}),
+    )
+    yield counter(
+        "bridge_watch_failures{side,resource}",
+        "Failed lists and watches.",
+        _flatten({side: it.watch_failures for side, it in by_side.items()}),
+    )
+    yield counter(
+        "bridge_watch_defects{side,resource}",
+        "Watch events that raised an unexpected error in the bridge.",
+        {(side, name): it.defects[name] for side, it in by_side.items() for name in it.lists},
+    )
+    now = asyncio.get_running_loop().time()
+    stale: dict[tuple[str, str], float] = {}
+    for watch in opened:
+        if watch.last_contact is not None:
+            key = (watch.client.side, str(watch.resource))
+            stale[key] = max(stale.get(key, 0.0), now - watch.last_contact)
+    yield gauge(
+        "bridge_watch_staleness_seconds{side,resource}",
+        "Time since the last data of a resource's most silent watch.",
+        stale,
+    )
+
+
+def _work_queues(controllers: Sequence[Controller[Any]]) -> Iterator[Metric]:
+    """The queues and reconciles of the controllers."""
+    queues = {it.name: it.queue for it in controllers}
+    unfinished = {it.name: it.unfinished_work for it in controllers}
+    yield gauge(
+        "workqueue_depth{name}",
+        "Keys that wait for a worker.",
+        {key: len(queue) for key, queue in queues.items()},
+    )
+    yield counter(
+        "workqueue_adds{name}", "Keys added.", {key: queue.adds for key, queue in queues.items()}
+    )
+    yield counter(
+        "workqueue_retries{name}",
+        "Keys added again for a retry.",
+        {key: queue.retries for key, queue in queues.items()},
+    )
+    yield histogram(
+        "workqueue_queue_duration_seconds{name}",
+        "Time that keys waited for a worker.",
+        {key: queue.queue_duration for key, queue in queues.items()},
+    )
+    yield histogram(
+        "workqueue_work_duration_seconds{name}",
+        "Duration of reconciles.",
+        {it.name: it.work_duration for it in controllers},
+    )
+    yield gauge(
+        "workqueue_unfinished_work_seconds{name}",
+        "Sum of the durations so far of the reconciles in progress.",
+        {key: sum(seconds) for key, seconds in unfinished.items()},
+    )
+    yield gauge(
+        "workqueue_longest_running_processor_seconds{name}",
+        "Duration so far of the longest reconcile in progress.",
+        {key: max(seconds, default=0.0) for key, seconds in unfinished.items()},
+    )
+    yield counter(
+        "bridge_reconciles{name,result}",
+        "Reconciles by result: success, waiting (for a condition that is no failure), failure (of "
+        "a request), defect (of the bridge).",
+        _flatten({it.name: it.results for it in controllers}),
     )
 
 
@@ -306,3 +441,8 @@ def _reverse_relay(relay: ReverseRelayMetrics) -> Iterator[Metric]:
 
 def _amounts(quantities: Mapping[str, str]) -> dict[str, float]:
     return {name: float(quantity.parse_quantity(amount)) for name, amount in quantities.items()}
+
+
+def _flatten(counters: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], float]:
+    """Nested counters with both keys as labels."""
+    return {(key, inner): count for key, it in counters.items() for inner, count in it.items()}

@@ -88,7 +88,6 @@ _BUILTIN = (
     Kind(known.DAEMON_SETS, generation=True),
     Kind(known.POD_DISRUPTION_BUDGETS, generation=True),
     Kind(known.MUTATING_WEBHOOKS, status=False, generation=True),
-    Kind(known.CUSTOM_RESOURCE_DEFINITIONS, generation=True),
     Kind(known.NETWORK_POLICIES, status=False, generation=True),
     Kind(known.ROLES, status=False),
     Kind(known.ROLE_BINDINGS, status=False),

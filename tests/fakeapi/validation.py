@@ -129,28 +129,8 @@ def _pod(old: Object, new: Object) -> Iterator[Problem]:
         yield "spec.schedulingGates", "Forbidden: only deletion is allowed"
     if old.get("schedulingGates") and new.get("nodeSelector") != old.get("nodeSelector"):
         new = {**new, "nodeSelector": old.get("nodeSelector")}
-    if gates and _is_narrowed(_required_terms(old), _required_terms(new)):
-        new = {**new, "affinity": old.get("affinity")}
     if _fixed(old) != _fixed(new):
         yield "spec", _ONLY
-
-
-def _required_terms(spec: Object) -> list[Object]:
-    nodes = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms: list[Object] = required.get("nodeSelectorTerms") or []
-    return terms
-
-
-def _is_narrowed(old: list[Object], new: list[Object]) -> bool:
-    """As validateNodeAffinityMutation: each term of a gated pod may only get more expressions."""
-    if not old:
-        return True
-    return len(old) == len(new) and all(
-        (before.get(kind) or []) == (after.get(kind) or [])[: len(before.get(kind) or [])]
-        for before, after in zip(old, new, strict=True)
-        for kind in ("matchExpressions", "matchFields")
-    )
 
 
 def _fixed(spec: Object) -> Object:

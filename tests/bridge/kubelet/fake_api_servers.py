@@ -76,9 +76,8 @@ class FakeHome:
         spec = (await self._record_review(request, "SubjectAccessReview", self.access_reviews))[
             "spec"
         ]
-        attributes = spec.get("resourceAttributes") or spec["nonResourceAttributes"]
-        what = attributes.get("subresource") or attributes["path"]
-        allowed = (spec["user"], attributes["verb"], what) not in self.denied
+        attributes = spec["resourceAttributes"]
+        allowed = (spec["user"], attributes["verb"], attributes["subresource"]) not in self.denied
         return web.json_response({"kind": "SubjectAccessReview", "status": {"allowed": allowed}})
 
     async def _record_review(self, request: web.Request, kind: str, seen: list[Object]) -> Object:
