@@ -183,7 +183,7 @@ def test_workload_of_higher_priority_preempts(queued: Queued) -> None:
     queued.wait_until_running("low")
     queued.submit("high", priority="high")
     queued.wait_until_running("high")
-    assert not queued.pods("low")
+    wait_for(lambda: not queued.pods("low"), "the pods of the other Job end")
     assert queued.condition("low", "Preempted") == "True"
     queued.end("high")
     queued.wait_until_running("low")
