@@ -128,3 +128,22 @@ def test_requests_of_bound_pods_are_subtracted() -> None:
 def test_scheduling_gate_prevents_scheduling() -> None:
     gated = _pod(schedulingGates=[{"name": "example.com/wait"}])
     assert _fields(gated, _node()) == ["spec.schedulingGates[example.com/wait]"]
+
+
+@pytest.mark.parametrize(
+    ("ready", "messages"),
+    [
+        ({"status": "True", "reason": "KubeletReady"}, []),
+        ({"status": "True", "reason": "NoSchedulableNodes", "message": "all 2"}, ["all 2"]),
+        (
+            {"status": "False", "reason": "RemoteUnreachable", "message": "timeout"},
+            ["the node is not Ready: timeout"],
+        ),
+        ({"status": "Unknown"}, ["the node is not Ready: no bridge serves it"]),
+    ],
+)
+def test_node_that_takes_no_pods_names_the_cause(ready: Object, messages: list[str]) -> None:
+    node = _node()
+    node["status"]["conditions"] = [{"type": "Ready", **ready}]
+    found = predicate_failures(_pod(), node)
+    assert [(it.field, it.message) for it in found] == [("node.status", it) for it in messages]
