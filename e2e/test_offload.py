@@ -18,9 +18,10 @@ from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workload_manifests import shell
-from tests.translators.test_offload_admission_patch import SELECTOR, SPECS, applied
+from tests.translators.test_offload_admission_patch import SELECTOR, SPECS, TIERS, applied
 from translators import offload_admission_patch
 from translators.capacity import pod_requests
+from translators.offload_admission_patch import Offloading, admission_patch, selector_text
 
 LABEL = "cluster-bridge.io/offload"
 OURS = "mutatingwebhookconfigurations,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
@@ -182,38 +183,54 @@ _SPREAD = {
 
 
 @pytest.mark.parametrize(
-    "selector",
-    [pytest.param({}, id="all"), pytest.param(SELECTOR, id="some")],
+    ("nodes", "tiers", "pods"),
+    [
+        pytest.param({}, (), {}, id="all"),
+        pytest.param(SELECTOR, (), {}, id="some nodes"),
+        pytest.param({}, TIERS, {"app": "a"}, id="tiers, for pods that are selected"),
+        pytest.param({}, TIERS, {"app": "b"}, id="tiers, for pods that are not selected"),
+    ],
 )
 def test_admission_policy_equals_the_translation(
-    clusters: dict[str, Cluster], node_name: str, selector: dict[str, str]
+    clusters: dict[str, Cluster],
+    node_name: str,
+    nodes: dict[str, str],
+    tiers: tuple[dict[str, str], ...],
+    pods: dict[str, str],
 ) -> None:
     """The CEL policy and the webhook's function, on the same pods."""
     home = clusters["home"]
-    narrowed = ("--node-selector", ",".join(f"{k}={v}" for k, v in selector.items()))
     for policy in offload_admission_patch.POLICIES:
         namespace = f"{policy}-{node_name}"
         home.kubectl("create", "namespace", namespace)
         try:
-            options = narrowed if selector and policy != "local-only" else ()
-            _bridge(home, "offload", namespace, "--policy", policy, *options)
-            pods = [json.loads(_pod(f"p{n}", **spec)) for n, spec in enumerate(_given())]
-            listed = {"apiVersion": "v1", "kind": "List", "items": pods}
+            some = policy != "local-only"
+            wanted = Offloading(policy, nodes if some else {}, tiers if some else (), pods)
+            _bridge(home, "offload", namespace, "--policy", policy, *_options(wanted))
+            given = [json.loads(_pod(f"p{n}", **spec)) for n, spec in enumerate(_given())]
+            for pod in given:
+                pod["metadata"]["labels"] = {"app": "a"}
+            listed = {"apiVersion": "v1", "kind": "List", "items": given}
             answer = home.kubectl(
                 *("create", "--dry-run=server", "-o", "json", "-n", namespace, "-f", "-"),
                 input=json.dumps(listed),
             ).stdout
-            chosen = selector if options else {}
-            for before, after in zip(pods, _documents(answer), strict=True):
-                wanted = applied(
-                    before, offload_admission_patch.admission_patch(before, policy, chosen)
-                )
-                assert _normal(after["spec"]) == _normal(wanted["spec"]), (policy, before["spec"])
-                assert offload_admission_patch.admission_patch(after, policy, chosen) == []
+            for before, after in zip(given, _documents(answer), strict=True):
+                translated = applied(before, admission_patch(before, wanted))
+                assert _normal(after["spec"]) == _normal(translated["spec"]), (policy, before)
+                assert admission_patch(after, wanted) == []
         finally:
             _bridge(home, "unoffload", namespace)
             home.kubectl("delete", "namespace", namespace, "--wait=false")
     assert _left(home) == []
+
+
+def _options(offloading: Offloading) -> Iterator[str]:
+    if offloading.nodes:
+        yield f"--node-selector={selector_text(offloading.nodes)}"
+    yield from (f"--tier={selector_text(tier)}" for tier in offloading.tiers)
+    if offloading.pods:
+        yield f"--pod-selector={selector_text(offloading.pods)}"
 
 
 @contextmanager

@@ -1,13 +1,18 @@
 """The admission patch for new pods of an offloaded namespace.
 
-The namespace's label `LABEL_OFFLOAD` is the policy; its annotation `ANNOTATION_NODE_SELECTOR`
-optionally selects virtual nodes by their labels.
+The namespace's label `LABEL_OFFLOAD` is the policy. Three annotations are optional:
+`ANNOTATION_NODE_SELECTOR` selects virtual nodes by their labels, `ANNOTATION_TIERS` orders nodes,
+and `ANNOTATION_POD_SELECTOR` selects pods by their labels; other pods are not changed.
 
 - ``burst``: the pod tolerates the taint of virtual nodes and prefers other nodes with the maximum
   weight.
 - ``remote-only``: the pod tolerates the taint and requires a virtual node.
 - ``local-only``: the pod requires another node; its tolerations and node selectors for virtual
   nodes are removed.
+
+Tiers are preferences for the nodes with their labels, with weights that fall in equal steps from
+`PREFERENCE_WEIGHT` (`preference_weights`); under ``burst`` nodes that are not virtual come first.
+The scheduler adds its other scores, so a preference can be outvoted.
 
 DaemonSet pods, each of which is for one node, and pods with a node name are exempt: the scheduler
 does not place them, and a kubelet rejects a pod that does not match its node. So are pods with more
@@ -21,6 +26,7 @@ server compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from translators.object_accessors import Object, is_daemonset_pod, metadata
@@ -33,6 +39,10 @@ POLICIES: tuple[OffloadPolicy, ...] = get_args(OffloadPolicy)
 LABEL_OFFLOAD = f"{DOMAIN}/offload"
 #: On a namespace: labels of the virtual nodes that its pods may run on, ``KEY=VALUE[,KEY=VALUE]``.
 ANNOTATION_NODE_SELECTOR = f"{DOMAIN}/offload-node-selector"
+#: On a namespace: labels of the nodes of each tier, the preferred first, separated by semicolons.
+ANNOTATION_TIERS = f"{DOMAIN}/offload-tiers"
+#: On a namespace: labels of the pods that the policy is for, ``KEY=VALUE[,KEY=VALUE]``.
+ANNOTATION_POD_SELECTOR = f"{DOMAIN}/offload-pod-selector"
 #: The maximum weight of a preferred scheduling term.
 PREFERENCE_WEIGHT = 100
 #: Limit of a pod's required node selector terms and their expressions, times the labels of the
@@ -51,30 +61,76 @@ def is_exempt(pod: Object) -> bool:
     return is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
 
 
-def policy_of(namespace: Object) -> OffloadPolicy | None:
-    """The policy of the namespace; None if it has none, or an invalid one."""
-    label = (metadata(namespace).get("labels") or {}).get(LABEL_OFFLOAD)
-    return next((it for it in POLICIES if it == label), None)
+@dataclass(frozen=True, slots=True)
+class Offloading:
+    """How the new pods of a namespace are changed."""
+
+    policy: OffloadPolicy
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the virtual nodes that pods may run on; empty for all of them."""
+    tiers: tuple[Mapping[str, str], ...] = ()
+    """Labels of the nodes of each tier, the preferred first."""
+    pods: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the pods that are changed; empty for all pods."""
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The namespace's annotations, without empty ones."""
+        found = {
+            ANNOTATION_NODE_SELECTOR: selector_text(self.nodes),
+            ANNOTATION_TIERS: ";".join(map(selector_text, self.tiers)),
+            ANNOTATION_POD_SELECTOR: selector_text(self.pods),
+        }
+        return {key: text for key, text in found.items() if text}
 
 
-def selector_of(namespace: Object) -> dict[str, str]:
-    text = str((metadata(namespace).get("annotations") or {}).get(ANNOTATION_NODE_SELECTOR) or "")
+#: All annotations of an offloaded namespace.
+ANNOTATIONS = (ANNOTATION_NODE_SELECTOR, ANNOTATION_TIERS, ANNOTATION_POD_SELECTOR)
+
+
+def offloading_of(namespace: Object) -> Offloading | None:
+    """The offloading of the namespace; None if it has no policy, or an invalid one."""
+    meta = metadata(namespace)
+    label = (meta.get("labels") or {}).get(LABEL_OFFLOAD)
+    policy = next((it for it in POLICIES if it == label), None)
+    if policy is None:
+        return None
+    nodes, tiers, pods = (str((meta.get("annotations") or {}).get(it) or "") for it in ANNOTATIONS)
+    parsed = map(_parse_selector, tiers.split(";"))
+    return Offloading(
+        policy, _parse_selector(nodes), tuple(filter(None, parsed)), _parse_selector(pods)
+    )
+
+
+def selector_text(selector: Mapping[str, str]) -> str:
+    """Writes a selector as ``KEY=VALUE[,KEY=VALUE]``, sorted by key."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+
+
+def _parse_selector(text: str) -> dict[str, str]:
     pairs = (part.split("=") for part in text.split(",") if part)
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
 
 
-def admission_patch(
-    pod: Object, policy: OffloadPolicy, selector: Mapping[str, str]
-) -> list[Object]:
+def preference_weights(count: int) -> list[int]:
+    """The weights of so many preferences (at most 100), from `PREFERENCE_WEIGHT` down."""
+    return [PREFERENCE_WEIGHT - PREFERENCE_WEIGHT * index // count for index in range(count)]
+
+
+def admission_patch(pod: Object, offloading: Offloading) -> list[Object]:
     """The JSON patch (RFC 6902) for a new pod; [] if nothing has to change."""
     spec = pod.get("spec") or {}
-    if is_exempt(pod) or _is_oversized(spec, selector):
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    if not offloading.pods.items() <= labels.items():
         return []
+    if is_exempt(pod) or _is_oversized(spec, offloading.nodes):
+        return []
+    policy = offloading.policy
     patch: list[Object] = []
     if policy == "local-only" and LABEL_VIRTUAL in (spec.get("nodeSelector") or {}):
         path = f"/spec/nodeSelector/{LABEL_VIRTUAL.replace('/', '~1')}"
         patch.append({"op": "remove", "path": path})
-    return [*patch, *_tolerations(spec, policy), *_affinity(spec, policy, selector)]
+    return [*patch, *_tolerations(spec, policy), *_affinity(spec, offloading)]
 
 
 def _is_oversized(spec: Object, selector: Mapping[str, str]) -> bool:
@@ -95,15 +151,14 @@ def _tolerations(spec: Object, policy: OffloadPolicy) -> list[Object]:
     return [_set("/spec/tolerations", [*existing, _TOLERATION])]
 
 
-def _affinity(spec: Object, policy: OffloadPolicy, selector: Mapping[str, str]) -> list[Object]:
+def _affinity(spec: Object, offloading: Offloading) -> list[Object]:
     nodes: Object = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required, preferred = _required(nodes, policy, selector), nodes.get(_PREFERRED) or []
+    required = _required(nodes, offloading.policy, offloading.nodes)
     operations: list[Object] = []
-    if policy == "burst":
-        preference = {"weight": PREFERENCE_WEIGHT, "preference": {"matchExpressions": [_LOCAL]}}
-        if preference not in preferred:
-            path = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
-            operations.append(_set(path, [*preferred, preference]))
+    preferred = nodes.get(_PREFERRED) or []
+    if missing := [it for it in _preferences(offloading) if it not in preferred]:
+        path = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
+        operations.append(_set(path, [*preferred, *missing]))
     if required is not None and required != (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms"):
         value = {"nodeSelectorTerms": required}
         operations.append(_set(f"/spec/affinity/nodeAffinity/{_REQUIRED}", value))
@@ -114,12 +169,28 @@ def _affinity(spec: Object, policy: OffloadPolicy, selector: Mapping[str, str]) 
     return operations
 
 
+def _preferences(offloading: Offloading) -> list[Object]:
+    """The preferred scheduling terms."""
+    if offloading.policy == "local-only":
+        return []
+    home = [[_LOCAL]] if offloading.policy == "burst" else []
+    wanted = [*home, *map(_expressions, offloading.tiers)]
+    return [
+        {"weight": weight, "preference": {"matchExpressions": expressions}}
+        for weight, expressions in zip(preference_weights(len(wanted)), wanted, strict=True)
+    ]
+
+
+def _expressions(selector: Mapping[str, str]) -> list[Object]:
+    return [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.items())]
+
+
 def _required(
     nodes: Object, policy: OffloadPolicy, selector: Mapping[str, str]
 ) -> list[Object] | None:
     """The node selector terms, each restricted to the nodes that the policy allows; None to keep
     them."""
-    chosen = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.items())]
+    chosen = _expressions(selector)
     terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     # These policies override the pod's own expressions about virtual nodes.
     if policy == "remote-only":

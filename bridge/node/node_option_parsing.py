@@ -115,12 +115,12 @@ def _positive_amounts(option: str, text: str | None) -> dict[str, int]:
     return found
 
 
-def parse_node_selector(text: str) -> dict[str, str]:
-    """``KEY=VALUE[,KEY=VALUE]``, labels of the remote's nodes."""
-    found = _pairs("--node-selector", text, "pool=burst")
+def parse_selector(text: str, option: str = "--node-selector") -> dict[str, str]:
+    """``KEY=VALUE[,KEY=VALUE]``, labels of nodes or pods."""
+    found = _pairs(option, text, "pool=burst")
     for key, value in found.items():
-        _check_name("--node-selector", key, key)
-        _check_value("--node-selector", value)
+        _check_name(option, key, key)
+        _check_value(option, value)
     return found
 
 

@@ -13,6 +13,8 @@ from sync.kube.api_resources import Resource
 from translators.object_accessors import Object
 from translators.offload_admission_patch import (
     ANNOTATION_NODE_SELECTOR,
+    ANNOTATION_POD_SELECTOR,
+    ANNOTATION_TIERS,
     LABEL_OFFLOAD,
     POLICIES,
     PREFERENCE_WEIGHT,
@@ -86,12 +88,45 @@ def _add_operation(path: str, value: str) -> str:
     return f"JSONPatch{{op: 'add', path: '{path}', value: {value}}}"
 
 
+def _annotation(key: str) -> str:
+    return f"namespaceObject.metadata.?annotations[?'{key}'].orValue('')"
+
+
+def _pairs(text: str) -> str:
+    """CEL: the list of KEY=VALUE in ``text``."""
+    return f"{text}.split(',').filter(p, p.contains('='))"
+
+
+def _expressions(text: str) -> str:
+    """CEL: the expressions of a node selector term for the labels in ``text``."""
+    return (
+        f"{_pairs(text)}.map(p, {{'key': dyn(p.split('=')[0]), 'operator': dyn('In'), "
+        "'values': dyn([p.split('=')[1]])})"
+    )
+
+
+def _preference(weight: str, expressions: str) -> str:
+    """CEL: a preferred scheduling term."""
+    return (
+        f"{{'weight': dyn({weight}), "
+        f"'preference': dyn({{'matchExpressions': dyn({expressions})}})}}"
+    )
+
+
+#: CEL: the weight of the tier ``t`` (`offload_admission_patch.preference_weights`).
+_WEIGHT = (
+    f"{PREFERENCE_WEIGHT} - {PREFERENCE_WEIGHT} * "
+    "(variables.tiers.indexOf(t) + size(variables.home)) / "
+    "(size(variables.tiers) + size(variables.home))"
+)
+
 _VARIABLES = {
     "mode": f"namespaceObject.metadata.labels['{LABEL_OFFLOAD}']",
-    "selector": "namespaceObject.metadata.?annotations"
-    f"[?'{ANNOTATION_NODE_SELECTOR}'].orValue('').split(',').filter(p, p.contains('='))",
-    "chosen": "variables.selector.map(p, {'key': dyn(p.split('=')[0]), 'operator': dyn('In'), "
-    "'values': dyn([p.split('=')[1]])})",
+    "labels": "object.metadata.?labels.orValue({})",
+    "selected": f"{_pairs(_annotation(ANNOTATION_POD_SELECTOR))}.all(p, "
+    "p.split('=')[0] in variables.labels && "
+    "variables.labels[p.split('=')[0]] == p.split('=')[1])",
+    "chosen": _expressions(_annotation(ANNOTATION_NODE_SELECTOR)),
     "tolerations": "object.spec.?tolerations.orValue([])",
     "virtualTolerations": "variables.tolerations.filter(t, t.?key.orValue('') == "
     f"'{LABEL_VIRTUAL}')",
@@ -105,9 +140,15 @@ _VARIABLES = {
     + _extend_terms(f"[{_LOCAL}]", drop_virtual=False)
     + " + "
     + _extend_terms("variables.chosen", drop_virtual=False),
-    "preferred": f"variables.mode != 'burst' ? [] : {_NODES}.?{_PREFERRED}.orValue([]) + "
-    f"[{{'weight': dyn({PREFERENCE_WEIGHT}), 'preference': dyn({{'matchExpressions': "
-    f"[{_LOCAL}]}})}}]",
+    "home": "variables.mode == 'burst' ? ["
+    + _preference(str(PREFERENCE_WEIGHT), f"[{_LOCAL}]")
+    + "] : []",
+    "tiers": f"{_annotation(ANNOTATION_TIERS)}.split(';').filter(t, t.contains('='))",
+    "wanted": "variables.mode == 'local-only' ? [] : variables.home + variables.tiers.map(t, "
+    + _preference(_WEIGHT, _expressions("t"))
+    + ")",
+    "preferred": f"size(variables.wanted) == 0 ? [] : {_NODES}.?{_PREFERRED}.orValue([]) + "
+    "variables.wanted",
 }
 #: CEL: lists of JSON patch operations, which are concatenated.
 _MUTATION = (
@@ -144,6 +185,9 @@ _MUTATION = (
 )
 
 
+_EXPRESSION = f"variables.selected ? {' + '.join(_MUTATION)} : []"
+
+
 def mutating_policy(version: str) -> Object:
     return {
         "apiVersion": f"{GROUP}/{version}",
@@ -158,9 +202,7 @@ def mutating_policy(version: str) -> Object:
             },
             "matchConditions": MATCH_CONDITIONS,
             "variables": [{"name": k, "expression": v} for k, v in _VARIABLES.items()],
-            "mutations": [
-                {"patchType": "JSONPatch", "jsonPatch": {"expression": " + ".join(_MUTATION)}}
-            ],
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _EXPRESSION}}],
         },
     }
 

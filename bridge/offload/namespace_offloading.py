@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat
@@ -24,9 +24,11 @@ from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators import offload_admission_patch
 from translators.object_accessors import Object, metadata, name_of
-from translators.offload_admission_patch import OffloadPolicy
+from translators.offload_admission_patch import Offloading
 from translators.ownership_labels import LABEL_VIRTUAL
 from translators.pods import home_scheduler_filters
+
+_BURST = Offloading("burst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,7 @@ class OffloadSettings:
 
     home: KubeconfigRef
     namespace: str
-    policy: OffloadPolicy = "burst"
-    selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the virtual nodes that pods may run on; empty for all nodes."""
+    offloading: Offloading = _BURST
     mechanism: Mechanism = "auto"
     dry_run: bool = False
 
@@ -66,20 +66,18 @@ async def offload_namespace(settings: OffloadSettings, *, notify: Notify) -> Obj
                 await pod_mutator_setup.install_policy(writer, version)
             elif use_webhook:
                 await pod_mutator_setup.remove_policy(writer)
-            await writer.patch_namespace(namespace, settings.policy, settings.selector)
+            await writer.patch_namespace(namespace, settings.offloading)
             if not settings.dry_run:
                 await pod_mutator_setup.wait_until_enforced(
                     home,
                     settings.namespace,
-                    settings.policy,
-                    settings.selector,
+                    settings.offloading,
                     by_webhook=not version,
                     notify=notify,
                 )
     return {
         "namespace": settings.namespace,
-        "policy": settings.policy,
-        "nodeSelector": dict(settings.selector),
+        **_summary(settings.offloading),
         "by": "policy" if version else "webhook",
         "dryRun": settings.dry_run,
         "written": writer.written,
@@ -96,7 +94,7 @@ async def unoffload_namespace(settings: OffloadSettings, *, notify: Notify) -> O
             if namespace is None:
                 notify(f"home: there is no namespace {settings.namespace}")
             else:
-                await writer.patch_namespace(namespace, None, {})
+                await writer.patch_namespace(namespace, None)
             page = await home.list(NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD)
             others = sorted({*map(name_of, page.items)} - {settings.namespace})
             if not others:
@@ -111,8 +109,9 @@ async def unoffload_namespace(settings: OffloadSettings, *, notify: Notify) -> O
 
 
 async def list_offloaded_namespaces(home: KubeconfigRef) -> list[Object]:
-    """The offloaded namespaces by name, each with ``namespace``, ``policy``, ``nodeSelector`` and
-    ``by``, the installed mechanism ("" for none). Raises PreflightError."""
+    """The offloaded namespaces by name, each with ``namespace``, ``policy``, ``nodeSelector``,
+    ``tiers``, ``podSelector`` and ``by``, the installed mechanism ("" for none). Raises
+    PreflightError."""
     async with connect(home, side="home", notify=lambda _: None) as client:
         with as_preflight_errors("home"):
             page, mechanism = await asyncio.gather(
@@ -120,15 +119,19 @@ async def list_offloaded_namespaces(home: KubeconfigRef) -> list[Object]:
                 pod_mutator_setup.find_mechanism(client),
             )
     return [
-        {
-            "namespace": name_of(it),
-            "policy": policy,
-            "nodeSelector": dict(offload_admission_patch.selector_of(it)),
-            "by": mechanism,
-        }
+        {"namespace": name_of(it), **_summary(offloading), "by": mechanism}
         for it in sorted(page.items, key=name_of)
-        if (policy := offload_admission_patch.policy_of(it)) is not None
+        if (offloading := offload_admission_patch.offloading_of(it)) is not None
     ]
+
+
+def _summary(offloading: Offloading) -> Object:
+    return {
+        "policy": offloading.policy,
+        "nodeSelector": dict(offloading.nodes),
+        "tiers": list(map(dict, offloading.tiers)),
+        "podSelector": dict(offloading.pods),
+    }
 
 
 async def _get_namespace(home: KubeClient, name: str) -> Object:
@@ -156,17 +159,21 @@ async def _check_has_no_bridge(home: KubeClient, namespace: str) -> None:
 
 async def _check_nodes(home: KubeClient, settings: OffloadSettings, notify: Notify) -> None:
     """Reports if pods would find no virtual node. That is no error: one may join later."""
-    if settings.policy == "local-only":
+    offloading = settings.offloading
+    if offloading.policy == "local-only":
         return
     try:
         nodes = (await home.list(NODES, labels=LABEL_VIRTUAL)).items
     except Forbidden:
         return
-    selector = settings.selector.items()
-    matching = [it for it in nodes if selector <= (metadata(it).get("labels") or {}).items()]
+    matching = [it for it in nodes if _has_labels(it, offloading.nodes)]
     if not matching:
-        which = " with these labels" if settings.selector else ""
+        which = " with these labels" if offloading.nodes else ""
         notify(Caveat(f"home: there is no virtual node{which} yet; `bridge join` creates one"))
+    for tier in offloading.tiers:
+        if matching and not any(_has_labels(it, tier) for it in matching):
+            text = offload_admission_patch.selector_text(tier)
+            notify(Caveat(f"home: no virtual node that pods may use has the labels of tier {text}"))
     for node in matching:
         if node_object.LABEL_REMOTE not in (metadata(node).get("labels") or {}):
             continue
@@ -174,6 +181,10 @@ async def _check_nodes(home: KubeClient, settings: OffloadSettings, notify: Noti
             notify(
                 Caveat(f"home: pods do not tolerate taint {taint['key']} of node {name_of(node)}")
             )
+
+
+def _has_labels(node: Object, labels: Mapping[str, str]) -> bool:
+    return labels.items() <= (metadata(node).get("labels") or {}).items()
 
 
 def _repels_pods(taint: Object) -> bool:

@@ -20,7 +20,7 @@ from sync.kube.client import KubeClient
 from translators import offload_admission_patch
 from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, metadata, name_of, uid_of
-from translators.offload_admission_patch import OffloadPolicy
+from translators.offload_admission_patch import Offloading
 
 #: Seconds to wait for enforcement: an API server looks for new policies every second.
 ENFORCEMENT_SECONDS = 30.0
@@ -77,14 +77,13 @@ class PodMutatorWriter:
             )
         return found
 
-    async def patch_namespace(
-        self, namespace: Object, policy: OffloadPolicy | None, selector: Mapping[str, str]
-    ) -> None:
-        """Sets the policy and the node selector on the namespace; None removes both."""
-        text = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    async def patch_namespace(self, namespace: Object, offloading: Offloading | None) -> None:
+        """Sets the label and the annotations of the namespace; None removes them."""
+        policy = offloading.policy if offloading is not None else None
+        annotations = offloading.annotations if offloading is not None else {}
         desired = {
             "labels": {offload_admission_patch.LABEL_OFFLOAD: policy},
-            "annotations": {offload_admission_patch.ANNOTATION_NODE_SELECTOR: text or None},
+            "annotations": {it: annotations.get(it) for it in offload_admission_patch.ANNOTATIONS},
         }
         meta = metadata(namespace)
         current = {"labels": meta.get("labels") or {}, "annotations": meta.get("annotations") or {}}
@@ -167,8 +166,7 @@ _POLICY_FAILS = (
 async def wait_until_enforced(
     home: KubeClient,
     namespace: str,
-    policy: OffloadPolicy,
-    selector: Mapping[str, str],
+    offloading: Offloading,
     *,
     by_webhook: bool,
     notify: Notify,
@@ -177,7 +175,7 @@ async def wait_until_enforced(
     rejection = ""
     try:
         async with asyncio.timeout(ENFORCEMENT_SECONDS):
-            while (cause := await _probe(home, namespace, policy, selector)) is not None:
+            while (cause := await _probe(home, namespace, offloading)) is not None:
                 rejection = cause
                 await asyncio.sleep(PROBE_SECONDS)  # The server has no event for this.
     except TimeoutError:
@@ -191,20 +189,19 @@ async def wait_until_enforced(
     notify(f"home: new pods of namespace {namespace} are mutated on creation")
 
 
-async def _probe(
-    home: KubeClient, namespace: str, policy: OffloadPolicy, selector: Mapping[str, str]
-) -> str | None:
+async def _probe(home: KubeClient, namespace: str, offloading: Offloading) -> str | None:
     """None if a test pod is mutated, "" if it is not, and the server's message if it rejects the
     pod. (A new namespace may have no ServiceAccount yet.)"""
     try:
-        pod = await home.create(PODS, _probe_pod(namespace), namespace=namespace, dry_run=True)
+        probe = _probe_pod(namespace, offloading.pods)
+        pod = await home.create(PODS, probe, namespace=namespace, dry_run=True)
     except ApiError as error:
         return error.message
     # The patch is idempotent: it is empty for a mutated pod.
-    return "" if offload_admission_patch.admission_patch(pod, policy, selector) else None
+    return "" if offload_admission_patch.admission_patch(pod, offloading) else None
 
 
-def _probe_pod(namespace: str) -> Object:
+def _probe_pod(namespace: str, labels: Mapping[str, str]) -> Object:
     """A pod that restricted namespaces and quotas admit."""
     security_context = {
         "allowPrivilegeEscalation": False,
@@ -222,6 +219,10 @@ def _probe_pod(namespace: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"generateName": "bridge-offload-", "namespace": namespace},
+        "metadata": {
+            "generateName": "bridge-offload-",
+            "namespace": namespace,
+            "labels": dict(labels),
+        },
         "spec": {"containers": [container]},
     }

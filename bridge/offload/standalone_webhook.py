@@ -138,7 +138,7 @@ class StandaloneWebhook:
         while True:
             try:
                 current = await self._writer().get_managed(MUTATING_WEBHOOKS)
-                if any(offload_admission_patch.policy_of(it) for it in self.namespaces.store):
+                if any(map(offload_admission_patch.offloading_of, self.namespaces.store)):
                     await self._ensure(current)
                 else:
                     await self._unregister(current)

@@ -130,12 +130,10 @@ class AdmissionServer:
 
     def _patch(self, admission: Object) -> Object:
         namespace = self.namespaces.store.get(Key("", str(admission.get("namespace"))))
-        policy = offload_admission_patch.policy_of(namespace) if namespace is not None else None
-        if namespace is None or policy is None:
+        offloading = offload_admission_patch.offloading_of(namespace or {})
+        if offloading is None:
             return {}
-        patch = offload_admission_patch.admission_patch(
-            admission["object"], policy, offload_admission_patch.selector_of(namespace)
-        )
+        patch = offload_admission_patch.admission_patch(admission["object"], offloading)
         if not patch:
             return {}
         text = base64.b64encode(orjson.dumps(patch)).decode()
@@ -160,10 +158,10 @@ def _slim(namespace: Object) -> Object:
     meta = metadata(namespace)
     kept = {"name": name_of(namespace), "uid": meta.get("uid")}
     kept |= {"resourceVersion": meta.get("resourceVersion")}
-    for part, key in (
-        ("labels", offload_admission_patch.LABEL_OFFLOAD),
-        ("annotations", offload_admission_patch.ANNOTATION_NODE_SELECTOR),
-    ):
-        if value := (meta.get(part) or {}).get(key):
-            kept[part] = {key: value}
+    annotations = meta.get("annotations") or {}
+    kept["annotations"] = {
+        key: annotations[key] for key in offload_admission_patch.ANNOTATIONS if key in annotations
+    }
+    label = (meta.get("labels") or {}).get(offload_admission_patch.LABEL_OFFLOAD)
+    kept["labels"] = {offload_admission_patch.LABEL_OFFLOAD: label}
     return {"metadata": kept}

@@ -34,7 +34,8 @@ from bridge.rbac.admission_policy import (
 )
 from bridge.rbac.permissions import REMOTE_OWNERSHIP, Permission
 from translators.object_accessors import Object
-from translators.offload_admission_patch import ANNOTATION_NODE_SELECTOR, LABEL_OFFLOAD
+from translators.offload_admission_patch import ANNOTATIONS as OFFLOAD_ANNOTATIONS
+from translators.offload_admission_patch import LABEL_OFFLOAD
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_MIRROR,
@@ -48,7 +49,7 @@ RESERVATION = f"reserved-metadata.{DOMAIN}"
 #: The virtual resource that lets an administrator hand namespaces over; its verb is ``set``.
 HANDOVER = "handover"
 #: Keys of the domain that users set, also where the remote is a home as well.
-OPEN_KEYS = (ANNOTATION_ACCEPTS, ANNOTATION_MIRROR, LABEL_OFFLOAD, ANNOTATION_NODE_SELECTOR)
+OPEN_KEYS = (ANNOTATION_ACCEPTS, ANNOTATION_MIRROR, LABEL_OFFLOAD, *OFFLOAD_ANNOTATIONS)
 #: Paths of kubelets that the bridge requests (`bridge.pod_metrics`). Others run commands.
 KUBELET_PATHS = ("/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/stats/summary")
 

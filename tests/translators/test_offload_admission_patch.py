@@ -10,10 +10,10 @@ import pytest
 from translators.object_accessors import Object
 from translators.offload_admission_patch import (
     POLICIES,
+    Offloading,
     OffloadPolicy,
     admission_patch,
-    policy_of,
-    selector_of,
+    offloading_of,
 )
 
 VIRTUAL = "cluster-bridge.io/virtual-node"
@@ -22,6 +22,12 @@ ABSENT: Object = {"key": VIRTUAL, "operator": "DoesNotExist"}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 SELECTOR = {"tier": "burst", "zone": "b"}
+TIERS = ({"price": "low"}, {"price": "high", "zone": "a"})
+CHEAP = [{"key": "price", "operator": "In", "values": ["low"]}]
+DEAR = [
+    {"key": "price", "operator": "In", "values": ["high"]},
+    {"key": "zone", "operator": "In", "values": ["a"]},
+]
 CHOSEN = [{"key": k, "operator": "In", "values": [v]} for k, v in SELECTOR.items()]
 
 
@@ -42,12 +48,15 @@ def applied(pod: Object, operations: list[Object]) -> Object:
     return pod
 
 
-def offloaded(
-    spec: Object, policy: OffloadPolicy, selector: dict[str, str] | None = None
-) -> Object:
+def offloaded(spec: Object, policy: OffloadPolicy, nodes: dict[str, str] | None = None) -> Object:
+    """The spec of a new pod."""
+    return changed(spec, Offloading(policy, nodes or {}))
+
+
+def changed(spec: Object, offloading: Offloading) -> Object:
     """The spec of a new pod."""
     pod = {"spec": spec}
-    found: Object = applied(pod, admission_patch(pod, policy, selector or {}))["spec"]
+    found: Object = applied(pod, admission_patch(pod, offloading))["spec"]
     return found
 
 
@@ -117,12 +126,41 @@ def test_local_only_removes_selectors_of_virtual_nodes() -> None:
     }
 
 
+def preferences(spec: Object) -> list[tuple[int, list[Object]]]:
+    terms = spec["affinity"]["nodeAffinity"][PREFERRED]
+    return [(it["weight"], it["preference"]["matchExpressions"]) for it in terms]
+
+
+def test_tiers_are_preferences_in_order_after_home() -> None:
+    own = {"weight": 7, "preference": {"matchExpressions": [EXISTS]}}
+    spec = {"affinity": {"nodeAffinity": {PREFERRED: [own]}}}
+    assert preferences(changed(spec, Offloading("burst", tiers=TIERS))) == [
+        (7, [EXISTS]),
+        (100, [ABSENT]),
+        (67, CHEAP),
+        (34, DEAR),
+    ]
+    remote_only = changed({}, Offloading("remote-only", tiers=TIERS))
+    assert preferences(remote_only) == [(100, CHEAP), (50, DEAR)]
+
+
+def test_only_selected_pods_are_changed() -> None:
+    offloading = Offloading("remote-only", pods={"app": "batch", "size": "big"})
+    for labels in ({}, {"app": "batch"}, {"app": "batch", "size": "small"}):
+        assert admission_patch({"metadata": {"labels": labels}, "spec": {}}, offloading) == []
+    labels = {"app": "batch", "size": "big", "more": "x"}
+    assert admission_patch({"metadata": {"labels": labels}, "spec": {}}, offloading)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("selector", [{}, SELECTOR], ids=["all", "some"])
+@pytest.mark.parametrize("nodes", [{}, SELECTOR], ids=["all", "some"])
+@pytest.mark.parametrize("tiers", [(), TIERS], ids=["no tier", "two tiers"])
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
-def test_patch_is_idempotent(policy: OffloadPolicy, selector: dict[str, str], spec: Object) -> None:
-    changed = offloaded(spec, policy, selector)
-    assert admission_patch({"spec": changed}, policy, selector) == []
+def test_patch_is_idempotent(
+    policy: OffloadPolicy, nodes: dict[str, str], tiers: tuple[dict[str, str], ...], spec: Object
+) -> None:
+    offloading = Offloading(policy, nodes, tiers)
+    assert admission_patch({"spec": changed(spec, offloading)}, offloading) == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -130,42 +168,53 @@ def test_patch_is_idempotent(policy: OffloadPolicy, selector: dict[str, str], sp
 def test_other_fields_are_unchanged(policy: OffloadPolicy, spec: Object) -> None:
     given = {**copy.deepcopy(spec), "containers": [{"name": "a"}], "new": {"field": 1}}
     before = copy.deepcopy(given)
-    changed = offloaded(given, policy, SELECTOR)
+    after = offloaded(given, policy, SELECTOR)
     assert given == before
-    assert changed["new"] == {"field": 1}
-    assert changed["containers"] == [{"name": "a"}]
+    assert after["new"] == {"field": 1}
+    assert after["containers"] == [{"name": "a"}]
     kept = (spec.get("affinity") or {}).get("podAffinity")
-    assert changed["affinity"].get("podAffinity") == kept
+    assert after["affinity"].get("podAffinity") == kept
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_exempt_pods_are_unchanged(policy: OffloadPolicy) -> None:
     owner = {"kind": "DaemonSet", "name": "log", "controller": True}
-    assert admission_patch({"metadata": {"ownerReferences": [owner]}, "spec": {}}, policy, {}) == []
-    assert admission_patch({"spec": {"nodeName": "a"}}, policy, {}) == []
-    other = {**owner, "kind": "ReplicaSet"}
-    assert admission_patch({"metadata": {"ownerReferences": [other]}, "spec": {}}, policy, {})
+    offloading = Offloading(policy)
+    pod: Object = {"metadata": {"ownerReferences": [owner]}, "spec": {}}
+    assert admission_patch(pod, offloading) == []
+    assert admission_patch({"spec": {"nodeName": "a"}}, offloading) == []
+    pod["metadata"]["ownerReferences"] = [{**owner, "kind": "ReplicaSet"}]
+    assert admission_patch(pod, offloading)
 
 
-def test_policy_of_a_namespace() -> None:
-    def namespace(label: str, text: str = "") -> Object:
-        annotations = {"cluster-bridge.io/offload-node-selector": text}
-        labels = {"cluster-bridge.io/offload": label}
-        return {"metadata": {"labels": labels, "annotations": annotations}}
-
-    assert policy_of(namespace("remote-only")) == "remote-only"
-    assert policy_of(namespace("of another version")) is None
-    assert policy_of({"metadata": {}}) is None
-    assert selector_of(namespace("burst", "a=1,b=")) == {"a": "1", "b": ""}
-    assert selector_of(namespace("burst", "nonsense")) == {}
-    assert selector_of({}) == {}
+def namespace(label: str, **annotations: str) -> Object:
+    meta = {f"cluster-bridge.io/offload-{key}": text for key, text in annotations.items()}
+    return {"metadata": {"labels": {"cluster-bridge.io/offload": label}, "annotations": meta}}
 
 
-def test_pod_of_a_placement_policy_is_limited_too() -> None:
-    """In whichever order admission runs."""
-    pod = {"metadata": {"labels": {"cluster-bridge.io/placement": "pending"}}, "spec": {}}
-    changed = applied(pod, admission_patch(pod, "remote-only", {}))
-    assert changed["spec"]["affinity"]["nodeAffinity"] == required([EXISTS])
+def test_offloading_of_a_namespace() -> None:
+    found = offloading_of(
+        namespace(
+            "remote-only",
+            **{
+                "node-selector": "a=1,b=",
+                "tiers": "price=low;zone=a,price=high",
+                "pod-selector": "c=d",
+            },
+        )
+    )
+    assert found == Offloading("remote-only", {"a": "1", "b": ""}, TIERS, {"c": "d"})
+    assert found is not None
+    assert found.annotations == {
+        "cluster-bridge.io/offload-node-selector": "a=1,b=",
+        "cluster-bridge.io/offload-tiers": "price=low;price=high,zone=a",
+        "cluster-bridge.io/offload-pod-selector": "c=d",
+    }
+    assert offloading_of(namespace("of another version")) is None
+    assert offloading_of({"metadata": {}}) is None
+    assert offloading_of({}) is None
+    nonsense = namespace("burst", **{"node-selector": "nonsense", "tiers": ";nonsense;"})
+    assert offloading_of(nonsense) == Offloading("burst")
 
 
 def test_oversized_node_affinity_is_exempt() -> None:
@@ -176,6 +225,7 @@ def test_oversized_node_affinity_is_exempt() -> None:
         "spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}] * 30_000}}}}
     }
     for policy in POLICIES:
-        assert admission_patch(small, policy, SELECTOR)
-        assert not admission_patch(large, policy, SELECTOR)
-        assert not admission_patch(small, policy, {str(it): "" for it in range(2_000)})
+        assert admission_patch(small, Offloading(policy, SELECTOR))
+        assert not admission_patch(large, Offloading(policy, SELECTOR))
+        many = {str(number): "" for number in range(2_000)}
+        assert not admission_patch(small, Offloading(policy, many))

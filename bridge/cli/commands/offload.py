@@ -19,13 +19,15 @@ from bridge.cli.options.option_declaration import is_given
 from bridge.offload import Mechanism
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
-from translators.offload_admission_patch import OffloadPolicy
+from translators.offload_admission_patch import Offloading, OffloadPolicy, selector_text
 
 #: Namespaces of the cluster's own components, which must start even if admission fails.
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 
+#: With more, the weights of two tiers would differ by less than any other score.
+_MOST_TIERS = 9
 #: Options of `offload` that require a namespace.
-_OF_ONE = ("policy", "node_selector", "by", "dry_run")
+_OF_ONE = ("policy", "node_selector", "tier", "pod_selector", "by", "dry_run")
 
 _Namespace = Annotated[
     str, typer.Argument(metavar="NAMESPACE", help="A namespace of home.", show_default=False)
@@ -56,6 +58,22 @@ def offload(
             metavar="KEY=VALUE[,KEY=VALUE]", help="Labels of the virtual nodes that pods may use."
         ),
     ] = None,
+    tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE[,KEY=VALUE]",
+            help="Labels of nodes to prefer, after home's own under burst; repeat it for the next "
+            "choices. A preference: other scores of home's scheduler can outvote it.",
+        ),
+    ] = None,
+    pod_selector: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE[,KEY=VALUE]",
+            help="Labels of the pods to change. Default: all pods of the namespace.",
+            show_default=False,
+        ),
+    ] = None,
     by: Annotated[
         Mechanism,
         typer.Option(
@@ -75,7 +93,7 @@ def offload(
     nodeName are not changed. Run it again to change the policy.
     """
     from bridge.cli.run_until_signal import fail, report_line, run
-    from bridge.node.node_option_parsing import parse_node_selector
+    from bridge.node.node_option_parsing import parse_selector
     from bridge.offload.namespace_offloading import OffloadSettings, offload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
@@ -86,15 +104,34 @@ def offload(
         return
     if namespace in _SYSTEM:
         raise fail(f"{namespace}: a system namespace cannot be offloaded", code=2)
-    if node_selector and policy == "local-only":
-        raise fail("--node-selector and --policy local-only exclude each other", code=2)
+    if policy == "local-only" and (node_selector or tier):
+        flag = "--node-selector" if node_selector else "--tier"
+        raise fail(f"{flag} and --policy local-only exclude each other", code=2)
     try:
-        selector = parse_node_selector(node_selector) if node_selector else {}
+        offloading = Offloading(
+            policy,
+            parse_selector(node_selector) if node_selector else {},
+            _tiers(tier or []),
+            parse_selector(pod_selector, "--pod-selector") if pod_selector else {},
+        )
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
+    settings = OffloadSettings(home, namespace, offloading, by, dry_run)
     answer = run(lambda _: offload_namespace(settings, notify=report_line), stops=False)
     print_result(answer, output, lambda: _table([answer]), names=lambda: _names([answer]))
+
+
+def _tiers(texts: list[str]) -> tuple[dict[str, str], ...]:
+    """Raises SettingsError."""
+    from bridge.node.node_option_parsing import parse_selector
+
+    if len(texts) > _MOST_TIERS:
+        raise SettingsError(f"--tier: give it at most {_MOST_TIERS} times")
+    tiers = tuple(parse_selector(text, "--tier") for text in texts)
+    for index, tier in enumerate(tiers):
+        if tier in tiers[:index]:
+            raise SettingsError(f'--tier: "{texts[index]}" is given twice')
+    return tiers
 
 
 def _list(home: KubeconfigRef, output: Output) -> None:
@@ -136,13 +173,16 @@ def unoffload(
 
 
 def _table(found: list[Object]) -> str:
-    return format_table(["namespace", "policy", "virtual nodes", "by"], map(_row, found))
+    header = ["namespace", "policy", "virtual nodes", "tiers", "pods", "by"]
+    return format_table(header, map(_row, found))
 
 
 def _row(answer: Object) -> list[str]:
-    selector = ",".join(f"{k}={v}" for k, v in answer.get("nodeSelector", {}).items())
+    nodes, pods = (selector_text(answer.get(it, {})) for it in ("nodeSelector", "podSelector"))
+    tiers = " > ".join(map(selector_text, answer.get("tiers", ())))
     by = answer.get("by", "") or ("nothing" if answer["policy"] else "")
-    return [answer["namespace"], answer["policy"] or "none", selector or "all", by]
+    policy = answer["policy"] or "none"
+    return [answer["namespace"], policy, nodes or "all", tiers or "none", pods or "all", by]
 
 
 def webhook(

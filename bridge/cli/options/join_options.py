@@ -54,7 +54,7 @@ from bridge.node.node_option_parsing import (
     parse_annotations,
     parse_labels,
     parse_limits,
-    parse_node_selector,
+    parse_selector,
     parse_taints,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -180,7 +180,7 @@ JOIN: tuple[Option, ...] = (
         "pods run on them. Default: all remote nodes.",
         CAPACITY,
         form="map",
-        parse=parse_node_selector,
+        parse=parse_selector,
     ),
     Option(
         "reserve",

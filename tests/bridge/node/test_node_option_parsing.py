@@ -11,7 +11,7 @@ from bridge.node.node_option_parsing import (
     parse_annotations,
     parse_labels,
     parse_limits,
-    parse_node_selector,
+    parse_selector,
     parse_taints,
 )
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
@@ -176,7 +176,7 @@ def test_invalid_cap_is_rejected() -> None:
     ],
 )
 def test_node_selector_is_parsed(text: str, labels: dict[str, str]) -> None:
-    assert parse_node_selector(text) == labels
+    assert parse_selector(text) == labels
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_node_selector_is_parsed(text: str, labels: dict[str, str]) -> None:
 )
 def test_invalid_node_selector_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="--node-selector"):
-        parse_node_selector(text)
+        parse_selector(text)

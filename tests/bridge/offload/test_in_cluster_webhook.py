@@ -275,7 +275,9 @@ async def test_replica_answers_and_shuts_down_gracefully(
             url + webhook_configuration.MUTATE_PATH, json=review, ssl=trust, server_hostname=HOST
         ) as answer:
             patch = json.loads(b64decode((await answer.json())["response"]["patch"]))
-        assert patch == offload_admission_patch.admission_patch(pod, "remote-only", {})
+        assert patch == offload_admission_patch.admission_patch(
+            pod, offload_admission_patch.Offloading("remote-only")
+        )
         stop.set()
         async with asyncio.timeout(30):
             while (await request("/readyz"))[0] != 503:  # noqa: ASYNC110

@@ -44,6 +44,7 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.translators.test_offload_admission_patch import applied
 from translators import offload_admission_patch
+from translators.offload_admission_patch import Offloading
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -79,17 +80,12 @@ class World:
         """Mutates the pod by the namespace's policy, as an API server does."""
         assert request.query["dryRun"] == "All"
         pod: Object = await request.json()
-        policy = offload_admission_patch.policy_of(self.shop)
+        offloading = offload_admission_patch.offloading_of(self.shop)
         served = _served(self.home, BETA[1]) and self.home.find(
             BETA[1], mutating_admission_policy.NAME
         )
-        if policy is not None and (served or self.home.objects(MUTATING_WEBHOOKS)):
-            pod = applied(
-                pod,
-                offload_admission_patch.admission_patch(
-                    pod, policy, offload_admission_patch.selector_of(self.shop)
-                ),
-            )
+        if offloading is not None and (served or self.home.objects(MUTATING_WEBHOOKS)):
+            pod = applied(pod, offload_admission_patch.admission_patch(pod, offloading))
         return web.json_response(pod, status=201)
 
     @property
@@ -134,14 +130,14 @@ def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
 async def test_offload_is_idempotent_and_unoffload_removes_everything(world: World) -> None:
     world.serves_policies()
     before = world.shop
-    answer = await world.offload(selector={"tier": "burst", "a": "b"})
+    answer = await world.offload(offloading=Offloading("burst", {"tier": "burst", "a": "b"}))
     assert (answer["by"], len(answer["written"])) == ("policy", 3)
     meta = world.shop["metadata"]
     assert meta["labels"][offload_admission_patch.LABEL_OFFLOAD] == "burst"
     assert meta["annotations"] == {
         offload_admission_patch.ANNOTATION_NODE_SELECTOR: "a=b,tier=burst"
     }
-    again = await world.offload(selector={"tier": "burst", "a": "b"})
+    again = await world.offload(offloading=Offloading("burst", {"tier": "burst", "a": "b"}))
     assert again["written"] == []
     await world.unoffload()
     assert world.ours() == []
@@ -153,11 +149,10 @@ async def test_offload_is_idempotent_and_unoffload_removes_everything(world: Wor
 
 async def test_second_policy_replaces_the_first(world: World) -> None:
     world.serves_policies()
-    await world.offload(selector={"a": "b"})
-    answer = await world.offload(policy="remote-only")
+    await world.offload(offloading=Offloading("burst", {"a": "b"}))
+    answer = await world.offload(offloading=Offloading("remote-only"))
     assert len(answer["written"]) == 1
-    assert offload_admission_patch.policy_of(world.shop) == "remote-only"
-    assert offload_admission_patch.selector_of(world.shop) == {}
+    assert offload_admission_patch.offloading_of(world.shop) == Offloading("remote-only")
 
 
 async def test_enforcement_stays_while_another_namespace_is_offloaded(world: World) -> None:
@@ -200,7 +195,7 @@ async def test_unenforced_policy_is_an_error_that_names_the_webhook(world: World
 async def test_missing_webhook_is_an_error_that_names_the_command(world: World) -> None:
     with pytest.raises(PreflightError, match="start `bridge webhook`"):
         await world.offload()
-    assert offload_admission_patch.policy_of(world.shop) == "burst"
+    assert offload_admission_patch.offloading_of(world.shop) == Offloading("burst")
 
 
 async def test_in_cluster_webhook_is_used_without_the_policy_api(world: World) -> None:
@@ -225,7 +220,7 @@ async def test_failing_webhook_is_named(world: World) -> None:
 async def test_list_shows_namespaces_with_the_mechanism(world: World) -> None:
     assert await namespace_offloading.list_offloaded_namespaces(world.settings.home) == []
     world.serves_policies()
-    await world.offload(selector={"a": "b"})
+    await world.offload(offloading=Offloading("burst", {"a": "b"}))
     world.namespace("blog")
     labels = {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "remote-only"}}}
     world.home.update(NAMESPACES, "blog", labels)
@@ -484,7 +479,7 @@ async def test_review_is_answered_with_the_patch_of_the_policy(world: World) -> 
         code, answer = await _post_review(config, _review(pod))
         assert (code, answer["uid"], answer["allowed"]) == (200, "7", True)
         patch = json.loads(base64.b64decode(answer["patch"]))
-        assert patch == offload_admission_patch.admission_patch(pod, "remote-only", {})
+        assert patch == offload_admission_patch.admission_patch(pod, Offloading("remote-only"))
         for body in (_review(pod, "other"), _review({"spec": {"nodeName": "a"}})):
             assert await _post_review(config, body) == (200, {"uid": "7", "allowed": True})
         bad: list[object] = [{}, [], {"request": {"uid": "1", "namespace": "shop"}}, "x"]

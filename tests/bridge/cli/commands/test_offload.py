@@ -16,6 +16,7 @@ from bridge.offload.standalone_webhook import StandaloneWebhookSettings
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.object_accessors import Object
+from translators.offload_admission_patch import Offloading
 
 HOME = KubeconfigRef()
 
@@ -32,8 +33,9 @@ class OffloadCalls:
     async def offload(self, settings: OffloadSettings, *, notify: Callable[[str], None]) -> Object:
         self.settings.append(settings)
         notify("home: it is done")
-        selector = dict(settings.selector)
-        return {"namespace": "shop", "policy": "burst", "nodeSelector": selector, "by": "policy"}
+        nodes, tiers = dict(settings.offloading.nodes), list(settings.offloading.tiers)
+        answer: Object = {"namespace": "shop", "policy": "burst", "by": "policy"}
+        return {**answer, "nodeSelector": nodes, "tiers": tiers, "podSelector": {}}
 
     async def unoffload(
         self, settings: OffloadSettings, *, notify: Callable[[str], None]
@@ -70,24 +72,30 @@ def offloading(monkeypatch: pytest.MonkeyPatch) -> OffloadCalls:
 def test_table_is_on_stdout_and_progress_on_stderr(
     invoke: Invoke, offloading: OffloadCalls
 ) -> None:
-    done = invoke("offload", "shop", "--node-selector", "a=b,c=d")
+    tiers = ("--tier", "price=low", "--tier", "price=high,zone=a")
+    done = invoke("offload", "shop", "--node-selector", "a=b,c=d", *tiers)
     assert done.exit_code == 0
     assert done.stderr == "✓ home: it is done\n"
     assert done.stdout.splitlines() == [
-        "NAMESPACE   POLICY   VIRTUAL NODES   BY",
-        "shop        burst    a=b,c=d         policy",
+        "NAMESPACE   POLICY   VIRTUAL NODES   TIERS                           PODS   BY",
+        "shop        burst    a=b,c=d         price=low > price=high,zone=a   all    policy",
     ]
-    assert offloading.settings == [OffloadSettings(HOME, "shop", selector={"a": "b", "c": "d"})]
+    wanted = Offloading(
+        "burst", {"a": "b", "c": "d"}, ({"price": "low"}, {"price": "high", "zone": "a"})
+    )
+    assert offloading.settings == [OffloadSettings(HOME, "shop", wanted)]
 
 
 def test_options_become_settings(invoke: Invoke, offloading: OffloadCalls) -> None:
     options = ("--policy", "remote-only", "--by", "webhook", "--dry-run", "-o", "json")
-    done = invoke("offload", "shop", *options)
+    done = invoke("offload", "shop", *options, "--pod-selector", "app=batch")
     assert json.loads(done.stdout)["namespace"] == "shop"
     assert invoke("unoffload", "shop", "--dry-run").exit_code == 0
     assert invoke("webhook", "--address", "192.0.2.1", "--port", "0").exit_code == 0
     assert offloading.settings == [
-        OffloadSettings(HOME, "shop", "remote-only", {}, "webhook", dry_run=True),
+        OffloadSettings(
+            HOME, "shop", Offloading("remote-only", pods={"app": "batch"}), "webhook", dry_run=True
+        ),
         OffloadSettings(HOME, "shop", dry_run=True),
         StandaloneWebhookSettings(HOME, "192.0.2.1", 0),
     ]
@@ -102,9 +110,9 @@ def test_without_namespace_lists_offloaded_namespaces(
             {"namespace": name, "policy": "burst", "nodeSelector": selector, "by": by}
         )
     assert invoke("offload").stdout.splitlines() == [
-        "NAMESPACE   POLICY   VIRTUAL NODES   BY",
-        "blog        burst    a=b             webhook",
-        "shop        burst    all             nothing",
+        "NAMESPACE   POLICY   VIRTUAL NODES   TIERS   PODS   BY",
+        "blog        burst    a=b             none    all    webhook",
+        "shop        burst    all             none    all    nothing",
     ]
     assert json.loads(invoke("offload", "-o", "json").stdout) == {"namespaces": offloading.listed}
     assert offloading.settings == []
@@ -122,6 +130,13 @@ def test_webhook_runs_behind_a_service(invoke: Invoke, offloading: OffloadCalls)
         ("offload", "kube-system"),
         ("offload", "shop", "--policy", "local-only", "--node-selector", "a=b"),
         ("offload", "shop", "--node-selector", "nonsense"),
+        ("offload", "shop", "--policy", "local-only", "--tier", "a=b"),
+        ("offload", "shop", "--tier", "a=b", "--tier", "a=b"),
+        ("offload", "shop", *(it for number in range(10) for it in ("--tier", f"a={number}"))),
+        ("offload", "shop", "--tier", "nonsense"),
+        ("offload", "shop", "--pod-selector", "nonsense"),
+        ("offload", "--tier", "a=b"),
+        ("offload", "--pod-selector", "a=b"),
         ("offload", "shop", "--policy", "nonsense"),
         ("offload", "--policy", "burst"),
         ("offload", "--dry-run"),
