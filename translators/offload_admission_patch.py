@@ -73,6 +73,11 @@ class Offloading:
     pods: Mapping[str, str] = field(default_factory=dict)
     """Labels of the pods that are changed; empty for all pods."""
 
+    def selects(self, pod: Object) -> bool:
+        """Whether the policy is for the pod."""
+        labels = (pod.get("metadata") or {}).get("labels") or {}
+        return self.pods.items() <= labels.items()
+
     @property
     def annotations(self) -> dict[str, str]:
         """The namespace's annotations, without empty ones."""
@@ -120,10 +125,7 @@ def preference_weights(count: int) -> list[int]:
 def admission_patch(pod: Object, offloading: Offloading) -> list[Object]:
     """The JSON patch (RFC 6902) for a new pod; [] if nothing has to change."""
     spec = pod.get("spec") or {}
-    labels = (pod.get("metadata") or {}).get("labels") or {}
-    if not offloading.pods.items() <= labels.items():
-        return []
-    if is_exempt(pod) or _is_oversized(spec, offloading.nodes):
+    if not offloading.selects(pod) or is_exempt(pod) or _is_oversized(spec, offloading.nodes):
         return []
     policy = offloading.policy
     patch: list[Object] = []

@@ -34,7 +34,7 @@ from translators.object_accessors import (
     namespace_of,
     namespaced_name,
 )
-from translators.offload_admission_patch import policy_of, selector_of
+from translators.offload_admission_patch import offloading_of, selector_text
 from translators.ownership_labels import is_owned, is_owned_by_node
 from translators.pod_security import Limit
 from translators.pods import kubelet_admission, pod_status, remote_pod
@@ -143,18 +143,21 @@ def _decided_by(facts: PodFacts) -> str:
     """The component that decides on which node the pod runs, or has decided that."""
     if is_daemonset_pod(facts.pod):
         return "its DaemonSet, which selects the node"
-    offload = _offload_text(facts.namespace or {})
+    offload = _offload_text(facts)
     return f"home's scheduler{f' and offloading: {offload}' if offload else ''}"
 
 
-def _offload_text(namespace: Object) -> str:
-    """How the namespace is offloaded; "" if it is not."""
-    mode, selector = policy_of(namespace), selector_of(namespace)
-    if mode is None:
+def _offload_text(facts: PodFacts) -> str:
+    """How the pod is offloaded; "" if it is not."""
+    offloading = offloading_of(facts.namespace or {})
+    if offloading is None or not offloading.selects(facts.pod):
         return ""
-    labels = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
-    to = f" to nodes with {labels}" if labels and mode != "local-only" else ""
-    return f"namespace {name_of(namespace)} is offloaded {mode}{to} (bridge offload)"
+    nodes = selector_text(offloading.nodes)
+    to = f" to nodes with {nodes}" if nodes and offloading.policy != "local-only" else ""
+    tiers = " before ".join(map(selector_text, offloading.tiers))
+    order = f", {tiers} preferred" if tiers else ""
+    name = name_of(facts.namespace or {})
+    return f"namespace {name} is offloaded {offloading.policy}{to}{order} (bridge offload)"
 
 
 def _placement(facts: PodFacts) -> Object:

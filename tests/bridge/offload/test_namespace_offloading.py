@@ -224,8 +224,9 @@ async def test_list_shows_namespaces_with_the_mechanism(world: World) -> None:
     world.namespace("blog")
     labels = {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "remote-only"}}}
     world.home.update(NAMESPACES, "blog", labels)
-    shop = {"namespace": "shop", "policy": "burst", "nodeSelector": {"a": "b"}}
-    blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}}
+    others: Object = {"tiers": [], "podSelector": {}}
+    shop = {"namespace": "shop", "policy": "burst", "nodeSelector": {"a": "b"}, **others}
+    blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}, **others}
     for by in ("policy", "", "webhook"):
         found = [{**blog, "by": by}, {**shop, "by": by}]
         assert await namespace_offloading.list_offloaded_namespaces(world.settings.home) == found
