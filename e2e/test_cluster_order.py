@@ -76,7 +76,7 @@ class Clusters:
             raise AssertionError(f"{error}: {found()}\n{pods}\n{events}") from None
 
     def _own(self) -> str:
-        names = {it["metadata"]["name"] for it in get(self.home, "nodes")}
+        names: set[str] = {it["metadata"]["name"] for it in get(self.home, "nodes")}
         [own] = names - {"cheap", "dear"}
         return own
 
@@ -122,7 +122,7 @@ def _joined(home: Cluster, remote: Cluster, name: str, folder: Path) -> Iterator
     """A virtual node for the remote's nodes of this pool."""
     options = (
         *("--name", name, "--home-name", "e2e", "--port", "0", "--node-selector", f"pool={name}"),
-        *("--labels", f"class={name}", "--unschedulable-timeout", "2"),
+        *("--labels", f"class={name}", "--unschedulable-timeout", "4"),
     )
     bridge = Bridge(home, remote, folder / f"{name}.log", options)
     bridge.start()

@@ -1,8 +1,9 @@
 """Detects remote pods that wait for a node, so that home's scheduler prefers other nodes.
 
-The condition begins when a pod has waited for `GRACE` seconds (a pod that already waits when the
-bridge starts counts at once), and ends `LINGER` seconds after the last such pod was scheduled or
-deleted: the replacement of a pod that timed out must not return to the virtual node at once.
+The condition begins when a pod has waited for `GRACE` seconds, or half of its timeout if that is
+less (a pod that already waits when the bridge starts counts at once). It ends `LINGER` seconds
+after the last such pod was scheduled or deleted: the replacement of a pod that timed out must not
+return to the virtual node at once.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ LINGER = 30.0
 class UnschedulablePods:
     """Tracks the waiting remote pods of one virtual node."""
 
-    def __init__(self, remote_pods: Informer, identity: Identity) -> None:
+    def __init__(self, remote_pods: Informer, identity: Identity, *, timeout: float) -> None:
+        """``timeout``: the seconds after which a waiting pod is given up."""
         self._identity = identity
+        self._grace = min(GRACE, timeout / 2)
         self._remote_pods = remote_pods
         # Since when each pod waits (the loop's time), the longest first.
         self._since: dict[Key, float] = {}
@@ -46,11 +49,11 @@ class UnschedulablePods:
         if only an event can change it."""
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._since.values()), None)
-        if oldest is not None and now - oldest >= GRACE:
+        if oldest is not None and now - oldest >= self._grace:
             return True, None
         seconds = [self._lingers_until - now] if now < self._lingers_until else []
         if oldest is not None:
-            seconds.append(GRACE - (now - oldest))
+            seconds.append(self._grace - (now - oldest))
         return now < self._lingers_until, min(seconds, default=None)
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
@@ -64,8 +67,8 @@ class UnschedulablePods:
         if waits:
             # Pods of the first full list waited before the bridge started.
             is_synced = self._remote_pods.synced.is_set()
-            self._since[key] = now if is_synced else now - GRACE
-        elif now - self._since.pop(key) >= GRACE:
+            self._since[key] = now if is_synced else now - self._grace
+        elif now - self._since.pop(key) >= self._grace:
             self._lingers_until = now + LINGER
         if len(self._since) == int(waits):
             self._handlers()

@@ -103,8 +103,10 @@ class Engine:
         self.remote_nodes = shared.remote_nodes
         self.unschedulable_pods: UnschedulablePods | None = None
         """Whether remote pods wait for a node; None if they may wait for ever."""
-        if policy.unschedulable_timeout is not None:
-            self.unschedulable_pods = UnschedulablePods(shared.remote_pods, policy.identity)
+        if (timeout := policy.unschedulable_timeout) is not None:
+            self.unschedulable_pods = UnschedulablePods(
+                shared.remote_pods, policy.identity, timeout=timeout
+            )
         self._ownership = NamespaceOwnership(record, shared.remote_namespaces, policy.identity)
         self._namespaces = NamespaceMapping(
             remote,

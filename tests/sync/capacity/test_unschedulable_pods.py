@@ -31,11 +31,11 @@ class _Pods:
 class Following:
     """An `UnschedulablePods` and all its notifications."""
 
-    def __init__(self, *, synced: bool = True) -> None:
+    def __init__(self, *, synced: bool = True, timeout: float = 60.0) -> None:
         self.pods = _Pods()
         if synced:
             self.pods.synced.set()
-        self.unplaced = UnschedulablePods(cast("Informer", self.pods), IDENTITY)
+        self.unplaced = UnschedulablePods(cast("Informer", self.pods), IDENTITY, timeout=timeout)
         self.told = 0
         self.unplaced.on_change(self._count)
 
@@ -85,6 +85,21 @@ def test_long_wait_counts_and_lingers(end: Callable[[Following], None]) -> None:
         assert following.unplaced.waiting() == (True, LINGER)
         await asyncio.sleep(LINGER)
         assert following.unplaced.waiting() == (False, None)
+
+    run_virtual(main)
+
+
+def test_pod_counts_before_a_short_timeout_gives_it_up() -> None:
+    """Otherwise its replacement would come to the same virtual node, again and again."""
+
+    async def main() -> None:
+        following = Following(timeout=2.0)
+        following.waits()
+        await asyncio.sleep(1.5)
+        assert following.unplaced.waiting() == (True, None)
+        await asyncio.sleep(0.5)
+        following.goes()
+        assert following.unplaced.waiting() == (True, LINGER)
 
     run_virtual(main)
 
