@@ -1,5 +1,5 @@
-"""The order of clusters, by home's own engines: `bridge offload --tier` and the real kube-scheduler
-with the profile of manifests/kube-scheduler.
+"""The order of clusters, by home's own engines: `bridge offload --tier`, the real kube-scheduler
+with the profile of manifests/kube-scheduler, and the real descheduler with manifests/descheduler.
 
 Home and the remote have simulated nodes of 64 CPUs. The virtual nodes ``cheap`` and ``dear`` stand
 for two of the remote's nodes each.
@@ -32,7 +32,11 @@ from e2e.faulty_remote import REFUSING, FaultyRemote
 from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import shell
 
-SCHEDULER = Path(__file__).parent.parent / "manifests" / "kube-scheduler" / "strict-order.yaml"
+MANIFESTS = Path(__file__).parent.parent / "manifests"
+SCHEDULER = MANIFESTS / "kube-scheduler" / "strict-order.yaml"
+DESCHEDULER = MANIFESTS / "descheduler" / "return-home.yaml"
+#: Seconds between cycles of the descheduler.
+CYCLE = 2
 #: Seconds until home shows the loss of a remote, or its return.
 REPORT = 40.0
 #: Seconds that pods tolerate a node that is NotReady.
@@ -59,7 +63,9 @@ class Clusters:
 
     def wait_for_places(self, namespace: str, **places: int) -> None:
         """Waits until so many pods are Ready on each node, and no other pod exists."""
-        wanted = Counter({self._own() if name == "home" else name: n for name, n in places.items()})
+        wanted = Counter(
+            {self.own_node() if name == "home" else name: n for name, n in places.items()}
+        )
 
         def found() -> Counter[str]:
             return Counter(
@@ -75,7 +81,8 @@ class Clusters:
             events = self.home.kubectl("get", "events", "-n", namespace).stdout
             raise AssertionError(f"{error}: {found()}\n{pods}\n{events}") from None
 
-    def _own(self) -> str:
+    def own_node(self) -> str:
+        """The name of home's own node."""
         names: set[str] = {it["metadata"]["name"] for it in get(self.home, "nodes")}
         [own] = names - {"cheap", "dear"}
         return own
@@ -150,9 +157,28 @@ def _scheduler(home: Cluster, folder: Path) -> Iterator[None]:
     config["clientConnection"] = {"kubeconfig": str(home.kubeconfig)}
     file, log = folder / "scheduler.yaml", folder / "scheduler.log"
     file.write_text(yaml.safe_dump(config))
+    with _running([program, f"--config={file}", "--secure-port=0"], log):
+        yield
+
+
+@contextmanager
+def _descheduler(home: Cluster, folder: Path) -> Iterator[None]:
+    """The real descheduler with the policy of the manifest."""
+    cache = settings_from_environment().cache
+    program = go_build.programs(go_recipes.descheduler(), cache, silent) / "descheduler"
+    options = (
+        *(f"--client-connection-kubeconfig={home.kubeconfig}", "--secure-port=0", "--v=2"),
+        *(f"--policy-config-file={DESCHEDULER}", f"--descheduling-interval={CYCLE}s"),
+    )
+    with _running([program, *options], folder / "descheduler.log"):
+        yield
+
+
+@contextmanager
+def _running(command: list[str | Path], log: Path) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, f"--config={file}", "--secure-port=0"],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -160,6 +186,7 @@ def _scheduler(home: Cluster, folder: Path) -> Iterator[None]:
         )
     try:
         yield
+        assert process.poll() is None, f"{command[0]} ended"
     finally:
         process.kill()
         process.wait()
@@ -269,3 +296,42 @@ def test_pods_of_a_lost_remote_go_to_the_next_tier_and_a_stateful_pod_waits(
         return pod["metadata"]["uid"] != first and is_ready(pod)
 
     wait_for(is_replaced, "the stateful pod runs again once the old one has ended")
+
+
+def test_pods_return_to_home_once_it_has_room(
+    ordered: Clusters, namespace: str, tmp_path: Path
+) -> None:
+    """Within their PodDisruptionBudget, and none twice."""
+    ordered.apply(workload("Deployment", "fills-home", namespace, cpu=60, replicas=1))
+    ordered.wait_for_places(namespace, home=1)
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    ordered.apply(budget, workload("Deployment", "web", namespace, cpu=30, replicas=5))
+    ordered.wait_for_places(namespace, home=1, cheap=4, dear=1)
+    before = uids([*ordered.pods(namespace).values()])
+    with _descheduler(ordered.home, tmp_path):
+        time.sleep(5 * CYCLE)
+        assert uids([*ordered.pods(namespace).values()]) == before, "home has no room"
+
+        seen, least = set(before.values()), 5
+        ordered.home.kubectl("delete", "deployment", "fills-home", "-n", namespace)
+
+        def has_returned() -> bool:
+            nonlocal least
+            web = [it for name, it in ordered.pods(namespace).items() if name.startswith("web")]
+            seen.update(it["metadata"]["uid"] for it in web)
+            least = min(least, sum(map(is_ready, web)))
+            home = [it for it in web if it["spec"].get("nodeName") == ordered.own_node()]
+            return len(home) == 2 and all(map(is_ready, web)) and len(web) == 5
+
+        wait_for(has_returned, "two pods are at home", seconds=60)
+        deadline = time.monotonic() + 10 * CYCLE
+        while time.monotonic() < deadline:
+            assert has_returned()
+            time.sleep(0.5)
+    assert least >= 4
+    assert len(seen) == len(before) + 2, "two evictions, and two new pods"

@@ -15,6 +15,7 @@ from e2e.clusters.versions import (
     COREDNS,
     CSI_ATTACHER,
     CSI_PROVISIONER,
+    DESCHEDULER,
     ETCD,
     HELM,
     KIND,
@@ -32,6 +33,8 @@ from e2e.clusters.versions import (
 # source tree, which are also published as modules.
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)(?:\s+v\S+)?\s+=>\s+\./staging/\S+$", re.MULTILINE)
 _GO = re.compile(r"^go\s+(\d+)\.(\d+)", re.MULTILINE)
+#: A replacement by a published version.
+_REPLACE = re.compile(r"^(?:replace |\t)(\S+(?: v\S+)? => \S+ v\S+)", re.M)
 _GODEBUG = re.compile(r"^godebug\s+\S+=\S+$|^godebug\s+\([^)]*\)", re.MULTILINE)
 
 # Simulated nodes and pods are Ready at once, Jobs complete at once, deletions take no time.
@@ -295,6 +298,14 @@ def kueue() -> Recipe:
     )
 
 
+def descheduler() -> Recipe:
+    """The evictor of pods that other nodes suit better."""
+    module = "sigs.k8s.io/descheduler"
+    return Recipe(
+        "descheduler", module, DESCHEDULER, (("descheduler", f"{module}/cmd/descheduler"),)
+    )
+
+
 def helm() -> Recipe:
     """The installer of charts."""
     module = "helm.sh/helm/v3"
@@ -322,6 +333,7 @@ def go_mod(recipe: Recipe, upstream: str) -> str:
         f"require {recipe.module} {recipe.version}",
         *(f"require {module} {version}" for module, version in recipe.requirements),
         "",
+        *(f"replace {it}" for it in _REPLACE.findall(upstream)),
     ]
     if recipe.staging:
         lines += [f"replace {m} => {m} {recipe.staging}" for m in _STAGING.findall(upstream)]

@@ -39,6 +39,7 @@ CSI_ATTACHER = "v4.13.0"
 # Of the Kubernetes release that the sidecars are built with.
 KUBELET_PLUGINS = "v0.33.1"
 KUEUE = "v0.19.2"
+DESCHEDULER = "v0.36.0"
 CLUSTER_INVENTORY_API = "v0.1.2"
 
 # Node images are published for some patch releases only, with a release of kind. From 1.33 on
