@@ -10,9 +10,9 @@ and `ANNOTATION_POD_SELECTOR` selects pods by their labels; other pods are not c
 - ``local-only``: the pod requires another node; its tolerations and node selectors for virtual
   nodes are removed.
 
-Tiers are preferences for the nodes with their labels, with weights that fall in equal steps from
-`PREFERENCE_WEIGHT` (`preference_weights`); under ``burst`` nodes that are not virtual come first.
-The scheduler adds its other scores, so a preference can be outvoted.
+Each of the first `MAX_TIERS` tiers is a preference for the nodes with its labels. The weights fall
+in equal steps from `PREFERENCE_WEIGHT` (`preference_weights`); under ``burst`` nodes that are not
+virtual come first. The scheduler adds its other scores, which can outvote a preference.
 
 DaemonSet pods, each of which is for one node, and pods with a node name are exempt: the scheduler
 does not place them, and a kubelet rejects a pod that does not match its node. So are pods with more
@@ -25,6 +25,7 @@ server compares the two.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -45,6 +46,9 @@ ANNOTATION_TIERS = f"{DOMAIN}/offload-tiers"
 ANNOTATION_POD_SELECTOR = f"{DOMAIN}/offload-pod-selector"
 #: The maximum weight of a preferred scheduling term.
 PREFERENCE_WEIGHT = 100
+#: With more tiers, the weights of two adjacent preferences would differ by less than 10, and a
+#: scheduler profile could no longer make them outvote all other scores.
+MAX_TIERS = 9
 #: Limit of a pod's required node selector terms and their expressions, times the labels of the
 #: namespace's selector: bounds the time and the size of a patch to some MiB.
 MAX_EXPRESSIONS = 20_000
@@ -97,13 +101,17 @@ def offloading_of(namespace: Object) -> Offloading | None:
     """The offloading of the namespace; None if it has no policy, or an invalid one."""
     meta = metadata(namespace)
     label = (meta.get("labels") or {}).get(LABEL_OFFLOAD)
-    policy = next((it for it in POLICIES if it == label), None)
+    policy = next((known for known in POLICIES if known == label), None)
     if policy is None:
         return None
-    nodes, tiers, pods = (str((meta.get("annotations") or {}).get(it) or "") for it in ANNOTATIONS)
-    parsed = map(_parse_selector, tiers.split(";"))
+    annotations = meta.get("annotations") or {}
+    nodes, tiers, pods = (str(annotations.get(key) or "") for key in ANNOTATIONS)
+    parsed = filter(None, map(_parse_selector, tiers.split(";")))
     return Offloading(
-        policy, _parse_selector(nodes), tuple(filter(None, parsed)), _parse_selector(pods)
+        policy,
+        nodes=_parse_selector(nodes),
+        tiers=tuple(itertools.islice(parsed, MAX_TIERS)),
+        pods=_parse_selector(pods),
     )
 
 
@@ -118,7 +126,7 @@ def _parse_selector(text: str) -> dict[str, str]:
 
 
 def preference_weights(count: int) -> list[int]:
-    """The weights of so many preferences (at most 100), from `PREFERENCE_WEIGHT` down."""
+    """The weights of ``count`` preferences (at most 100), from `PREFERENCE_WEIGHT` down."""
     return [PREFERENCE_WEIGHT - PREFERENCE_WEIGHT * index // count for index in range(count)]
 
 
@@ -158,7 +166,7 @@ def _affinity(spec: Object, offloading: Offloading) -> list[Object]:
     required = _required(nodes, offloading.policy, offloading.nodes)
     operations: list[Object] = []
     preferred = nodes.get(_PREFERRED) or []
-    if missing := [it for it in _preferences(offloading) if it not in preferred]:
+    if missing := [term for term in _preferences(offloading) if term not in preferred]:
         path = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
         operations.append(_set(path, [*preferred, *missing]))
     if required is not None and required != (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms"):

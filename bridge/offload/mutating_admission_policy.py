@@ -16,6 +16,7 @@ from translators.offload_admission_patch import (
     ANNOTATION_POD_SELECTOR,
     ANNOTATION_TIERS,
     LABEL_OFFLOAD,
+    MAX_TIERS,
     POLICIES,
     PREFERENCE_WEIGHT,
 )
@@ -143,7 +144,8 @@ _VARIABLES = {
     "home": "variables.mode == 'burst' ? ["
     + _preference(str(PREFERENCE_WEIGHT), f"[{_LOCAL}]")
     + "] : []",
-    "tiers": f"{_annotation(ANNOTATION_TIERS)}.split(';').filter(t, t.contains('='))",
+    "allTiers": f"{_annotation(ANNOTATION_TIERS)}.split(';').filter(t, t.contains('='))",
+    "tiers": f"variables.allTiers.filter(t, variables.allTiers.indexOf(t) < {MAX_TIERS})",
     "wanted": "variables.mode == 'local-only' ? [] : variables.home + variables.tiers.map(t, "
     + _preference(_WEIGHT, _expressions("t"))
     + ")",

@@ -215,6 +215,10 @@ def test_offloading_of_a_namespace() -> None:
     assert offloading_of({}) is None
     nonsense = namespace("burst", **{"node-selector": "nonsense", "tiers": ";nonsense;"})
     assert offloading_of(nonsense) == Offloading("burst")
+    many = ";".join(f"rank={number}" for number in range(1000))
+    bounded = offloading_of(namespace("burst", tiers=many))
+    assert bounded is not None
+    assert [tier["rank"] for tier in bounded.tiers] == [str(number) for number in range(9)]
 
 
 def test_oversized_node_affinity_is_exempt() -> None:

@@ -19,13 +19,16 @@ from bridge.cli.options.option_declaration import is_given
 from bridge.offload import Mechanism
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
-from translators.offload_admission_patch import Offloading, OffloadPolicy, selector_text
+from translators.offload_admission_patch import (
+    MAX_TIERS,
+    Offloading,
+    OffloadPolicy,
+    selector_text,
+)
 
 #: Namespaces of the cluster's own components, which must start even if admission fails.
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 
-#: With more, the weights of two tiers would differ by less than any other score.
-_MOST_TIERS = 9
 #: Options of `offload` that require a namespace.
 _OF_ONE = ("policy", "node_selector", "tier", "pod_selector", "by", "dry_run")
 
@@ -62,8 +65,9 @@ def offload(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE[,KEY=VALUE]",
-            help="Labels of nodes to prefer, after home's own under burst; repeat it for the next "
-            "choices. A preference: other scores of home's scheduler can outvote it.",
+            help="Labels of nodes to prefer; repeat it for the next choices. With --policy burst, "
+            "the home cluster's own nodes come first. Other scores of the scheduler can outvote "
+            "this preference.",
         ),
     ] = None,
     pod_selector: Annotated[
@@ -125,8 +129,8 @@ def _tiers(texts: list[str]) -> tuple[dict[str, str], ...]:
     """Raises SettingsError."""
     from bridge.node.node_option_parsing import parse_selector
 
-    if len(texts) > _MOST_TIERS:
-        raise SettingsError(f"--tier: give it at most {_MOST_TIERS} times")
+    if len(texts) > MAX_TIERS:
+        raise SettingsError(f"--tier: give it at most {MAX_TIERS} times")
     tiers = tuple(parse_selector(text, "--tier") for text in texts)
     for index, tier in enumerate(tiers):
         if tier in tiers[:index]:
@@ -178,8 +182,9 @@ def _table(found: list[Object]) -> str:
 
 
 def _row(answer: Object) -> list[str]:
-    nodes, pods = (selector_text(answer.get(it, {})) for it in ("nodeSelector", "podSelector"))
+    nodes = selector_text(answer.get("nodeSelector", {}))
     tiers = " > ".join(map(selector_text, answer.get("tiers", ())))
+    pods = selector_text(answer.get("podSelector", {}))
     by = answer.get("by", "") or ("nothing" if answer["policy"] else "")
     policy = answer["policy"] or "none"
     return [answer["namespace"], policy, nodes or "all", tiers or "none", pods or "all", by]
