@@ -159,3 +159,25 @@ def secret(name: str, data: Json, **fields: Any) -> str:
     return json.dumps(
         {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data, **fields}
     )
+
+
+def workload(kind: str, name: str, namespace: str, replicas: int, pod_spec: Json) -> Json:
+    """A Deployment or StatefulSet; its pods have the label ``app`` with its name."""
+    labels = {"app": name}
+    spec: Json = {
+        "replicas": replicas,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": pod_spec},
+    }
+    if kind == "StatefulSet":
+        spec["serviceName"] = name
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": meta, "spec": spec}
+
+
+def loss_tolerations(seconds: int) -> list[Json]:
+    """The tolerations that evict a pod ``seconds`` after its node is lost."""
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+    ]

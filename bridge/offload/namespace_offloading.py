@@ -166,12 +166,12 @@ async def _check_nodes(home: KubeClient, settings: OffloadSettings, notify: Noti
         nodes = (await home.list(NODES, labels=LABEL_VIRTUAL)).items
     except Forbidden:
         return
-    matching = [it for it in nodes if _has_labels(it, offloading.nodes)]
+    matching = [node for node in nodes if _has_labels(node, offloading.nodes)]
     if not matching:
         which = " with these labels" if offloading.nodes else ""
         notify(Caveat(f"home: there is no virtual node{which} yet; `bridge join` creates one"))
     for tier in offloading.tiers:
-        if matching and not any(_has_labels(it, tier) for it in matching):
+        if matching and not any(_has_labels(node, tier) for node in matching):
             text = offload_admission_patch.selector_text(tier)
             notify(Caveat(f"home: no virtual node that pods may use has the labels of tier {text}"))
     for node in matching:
