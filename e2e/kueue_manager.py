@@ -37,8 +37,11 @@ _START_SECONDS = 90.0
 
 
 @contextmanager
-def running(home: Cluster, settings: Settings, folder: Path) -> Iterator[None]:
-    """Home has Kueue for the block; ``folder`` gets configuration, certificate and log."""
+def running(home: Cluster, settings: Settings, folder: Path, configuration: Json) -> Iterator[None]:
+    """The home cluster has Kueue for the block; ``folder`` gets configuration, certificate and log.
+
+    ``configuration`` has further fields of Kueue's Configuration.
+    """
     program = programs(kueue(), settings.cache, print) / KUEUE_PROGRAM
     source = find_go(settings.cache, OLDEST, print).fetch(KUEUE_MODULE, KUEUE).folder
     components = source / "config" / "components"
@@ -47,7 +50,8 @@ def running(home: Cluster, settings: Settings, folder: Path) -> Iterator[None]:
         stack.enter_context(_applied(home, _system(home.host_address, ports["webhook"])))
         definitions = _definitions(components / "crd")
         _apply(home, definitions)
-        stack.enter_context(_process(home, program, folder, ports))
+        whole = {**_configuration(home.host_address, ports, folder), **configuration}
+        stack.enter_context(_process(home, program, folder, whole))
         # While the manager still runs: it removes its finalizers from the remaining objects.
         stack.callback(_delete, home, definitions)
         stack.enter_context(_applied(home, _webhooks(components / "webhook" / "manifests.yaml")))
@@ -84,10 +88,10 @@ def _listed(objects: list[Json]) -> str:
 
 
 @contextmanager
-def _process(home: Cluster, program: Path, folder: Path, ports: dict[str, int]) -> Iterator[None]:
+def _process(home: Cluster, program: Path, folder: Path, configuration: Json) -> Iterator[None]:
     """The manager, as an administrator of home."""
     config = folder / "kueue.yaml"
-    config.write_text(json.dumps(_configuration(home.host_address, ports, folder)))
+    config.write_text(json.dumps(configuration))
     gates = "--feature-gates=VisibilityOnDemand=false"
     command: list[str | Path] = [program, f"--config={config}", gates, "--zap-log-level=2"]
     env = {"KUBECONFIG": str(home.kubeconfig)}
