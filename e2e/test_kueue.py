@@ -31,7 +31,7 @@ from e2e.workload_manifests import BUSYBOX
 pytestmark = pytest.mark.timeout(400)
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "kueue.md"
-#: Seconds until the bridge reports that it cannot reach its remote, and home shows it.
+#: Seconds until the bridge reports that it cannot reach its remote, and the Node shows it.
 LOSS_SECONDS = 90.0
 #: The quota of the flavor, and the request of each pod: the quota is enough for two pods.
 QUOTA, REQUEST = "100m", "40m"
@@ -157,14 +157,14 @@ class Queued:
         return self.pods(job, "Pending", "Running")
 
     def wait_until_running(self, job: str, *, pods: int = 2, node: str = "") -> list[Json]:
-        """Waits until so many pods of the Job run on the virtual node."""
+        """Waits until this number of the Job's pods run on the virtual node."""
         wait_for(lambda: len(self.pods(job)) == pods, f"{pods} pods of {job} run", seconds=120)
         found = self.pods(job)
         assert {pod["spec"]["nodeName"] for pod in found} == {node or self.bridged.node}
         return found
 
     def wait_until_evicted(self, job: str) -> None:
-        """Waits until Kueue has evicted the Job since its pods were not ready, and none is left."""
+        """Waits until Kueue has evicted the Job (not all pods were ready), and no pod is left."""
         before = self.evictions(job)
         wait_for(
             lambda: self.evictions(job) > before, f"Kueue evicts {job}", seconds=TIMEOUT + 30.0
@@ -320,7 +320,7 @@ def test_lost_remote_keeps_its_workload_and_nothing_is_evicted_on_return(queued:
     try:
         wait_for(
             lambda: not _is_ready(bridged, bridged.node),
-            "home shows the loss",
+            "the Node shows the loss",
             seconds=LOSS_SECONDS,
         )
         queued.submit("other", pods=1)
