@@ -286,10 +286,10 @@ class Limited:
     _folder: Path
     _nodes: list[str] = field(default_factory=list)
 
-    def at_home(self, *nodes: str) -> Cluster:
-        """Home's, for a new account of these virtual nodes, which is removed after the test."""
-        self._nodes.append(nodes[0])
-        return service_accounts.at_home(self._home, self._folder, *nodes)
+    def at_home(self, node: str) -> Cluster:
+        """Home's, for a new account of this virtual node, which is removed after the test."""
+        self._nodes.append(node)
+        return service_accounts.at_home(self._home, self._folder, node)
 
     def take_away(self) -> None:
         """Removes the accounts at home."""

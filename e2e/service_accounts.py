@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from bridge.cli.command_table import app
-from bridge.rbac import fleet_permissions, rbac_manifests
+from bridge.rbac import rbac_manifests
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
 from bridge.rbac.remote_policy import RESERVATION
 from e2e.clusters.cluster import Cluster
@@ -30,12 +30,6 @@ HOME = HomePermissions([ANY_NODE], network="auto", leave=True, identity="node", 
 #: The permissions of an account that acts in place of the node, and the arguments.
 IN_PLACE_OF_NODE = dataclasses.replace(HOME, identity="service-account")
 _IN_PLACE_OF_NODE = ("--home-identity", "service-account")
-#: The namespace of the tests' Remotes, and what serves them needs there.
-REMOTES_NAMESPACE = "remotes"
-REMOTES = fleet_permissions.for_remotes(REMOTES_NAMESPACE, ())
-#: The same of ClusterProfiles.
-PROFILES_NAMESPACE = "cluster-profiles"
-PROFILES = fleet_permissions.for_cluster_profiles(PROFILES_NAMESPACE, ())
 #: The end of the name of such an account.
 IN_PLACE = "-in-place"
 REMOTE = RemotePermissions(metrics="auto", storage="provision")
@@ -59,11 +53,10 @@ def in_prepared(node: str) -> Account:
     return Account("default", f"{node}{PREPARED}")
 
 
-def at_home(home: Cluster, folder: Path, *nodes: str) -> Cluster:
-    """A handle of home for the account of the first of these virtual nodes, which may serve all of
-    them; its kubeconfig is in ``folder``. `take_away_at_home` removes the account."""
-    names = (argument for node in nodes for argument in ("--name", node))
-    return granted(home, folder, *_HOME, *names, account=of_node(nodes[0]))
+def at_home(home: Cluster, folder: Path, node: str) -> Cluster:
+    """A handle of home for the account of this virtual node; its kubeconfig is in ``folder``.
+    `take_away_at_home` removes the account."""
+    return granted(home, folder, *_HOME, "--name", node, account=of_node(node))
 
 
 def in_place_of_node(home: Cluster, folder: Path, node: str) -> Cluster:

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.dashboard import dashboard_manifests
-from bridge.install import fleet_installation
 from bridge.rbac import dashboard_permissions, permissions
 from bridge.rbac.permissions import ALL_RESOURCES, Permission
 from e2e import service_accounts
@@ -52,15 +51,10 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
     "home": (
         *service_accounts.HOME.cluster_level,
         *service_accounts.HOME.per_namespace,
-        *service_accounts.REMOTES,
-        *service_accounts.PROFILES,
-        *permissions.HOME_SHARDS,
     ),
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
-        *service_accounts.REMOTES,
-        *permissions.HOME_SHARDS,
         *permissions.for_state_secret(),
     ),
     "remote": tuple(
@@ -225,11 +219,7 @@ def _table(side: str, user: str) -> str:
         return DASHBOARD
     name = user.rpartition(":")[2]
     # The account of an installation has the installation's name.
-    in_place = (
-        name.endswith(service_accounts.IN_PLACE)
-        or name.startswith("cluster-bridge-")
-        or name == fleet_installation.NAME
-    )
+    in_place = name.endswith(service_accounts.IN_PLACE) or name.startswith("cluster-bridge-")
     if side == "remote" and name.endswith(service_accounts.PREPARED):
         return PREPARED
     return IN_PLACE if side == "home" and in_place else side

@@ -24,8 +24,6 @@ LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 LABEL_REMOTE = f"{DOMAIN}/remote"
 #: On the Node of a virtual node; their values are the user's. Overviews sort by them.
 LABEL_TIER, LABEL_COST = f"{DOMAIN}/tier", f"{DOMAIN}/cost"
-#: Domain of the labels of a virtual node that are the properties of its ClusterProfile.
-PROPERTY_DOMAIN = f"property.{DOMAIN}"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 #: On a namespace that the bridge created: a hash of its name and a secret recorded at home.
 ANNOTATION_NONCE = f"{DOMAIN}/created-by"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NoReturn
 
 from bridge.app import replica_handover
 from bridge.app.kubelet_api_setup import NodeKubelet, certificate_source
@@ -31,12 +30,10 @@ from bridge.checks.required_at_join import checked_clusters
 from bridge.clusters.token_renewal import (
     Keep,
     keep_renewed_token,
-    keep_token_with_others,
     renewing_token,
 )
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetMember, NodeUse
 from bridge.node import join_record
 from bridge.observability.recent_errors import RecentErrors
 from bridge.relay.relay_counters import RelayMetrics
@@ -61,15 +58,13 @@ async def join(
     BridgeError (PreflightError, NodeTaken, NodeLeft, ClaimRejected, ListenError, CertificateError)
     and KubeError.
     """
-    async with cancel_when_set(stop), releasing_memory():
-        await serve_node(settings, notify, consent)
-
-
-@asynccontextmanager
-async def releasing_memory() -> AsyncIterator[None]:
-    """Returns unused memory to the system while the block runs (`bridge.base.memory_savings`)."""
-    async with background_task(memory_savings.release_memory(), name="memory"):
-        yield
+    recent_errors = RecentErrors()
+    async with (
+        cancel_when_set(stop),
+        background_task(memory_savings.release_memory(), name="memory"),
+    ):
+        with recent_errors.collect():
+            await _serve_node(settings, notify, consent, recent_errors)
 
 
 @asynccontextmanager
@@ -89,28 +84,13 @@ async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
             raise
 
 
-async def serve_node(
-    settings: JoinSettings,
-    notify: Callable[[str], None],
-    consent: Consent,
-    member: FleetMember | None = None,
-) -> NoReturn:
-    """Runs `join` until cancelled. ``member``: the place of the join among several."""
-    recent_errors = RecentErrors()
-    with recent_errors.collect():
-        await _serve_node(settings, notify, consent, recent_errors, member or FleetMember())
-    raise AssertionError("a join ends with an error, or is cancelled")
-
-
 async def _serve_node(
     settings: JoinSettings,
     notify: Callable[[str], None],
     consent: Consent,
     recent_errors: RecentErrors,
-    member: FleetMember,
 ) -> None:
     probes = ProbeHandler()
-    consent = consent.for_join()
 
     def report(line: str) -> None:
         if isinstance(line, Waiting):
@@ -137,9 +117,8 @@ async def _serve_node(
         candidate = Candidate.local(facts.address)
         election = LeaderElector(account, facts.identity.node, candidate=candidate, notify=notify)
         factory = TermFactory(
-            settings, facts, home, remote, election, candidate, RelayMetrics(), notify, member
+            settings, facts, home, remote, election, candidate, RelayMetrics(), notify
         )
-        member.on_labels(factory.update_labels)
         engine, claim, record = factory.new_engine()
         demand = CertificateDemand()
         source = certificate_source(
@@ -163,7 +142,6 @@ async def _serve_node(
             remote=remote,
             election=election,
             recent_errors=recent_errors,
-            member=member,
             relay_metrics=factory.relay_metrics,
             notify=notify,
         )
@@ -175,10 +153,6 @@ async def _serve_node(
 
         await kubelet.start()
         try:
-            member.set_running(
-                lambda: kubelet.readiness.standing(remote, is_leader=election.is_leader),
-                lambda: _node_use(factory, kubelet),
-            )
             first = factory.new_term(engine, claim, kubelet)
             kubelet.use_engine(engine, first.node.node)
             node = await first.node.find_node()
@@ -197,21 +171,10 @@ async def _serve_node(
             await kubelet.stop()
 
 
-def _node_use(factory: TermFactory, kubelet: NodeKubelet) -> NodeUse | None:
-    allocatable = factory.allocatable()
-    if not allocatable:
-        return None
-    return NodeUse(len(kubelet.readiness.engine.home_pods.store), allocatable)
-
-
 def _keep_token(home: KubeClient, settings: JoinSettings) -> Keep:
     """Keeps renewed tokens of the remote where the next start of this bridge finds them."""
 
     async def keep(renewed: RenewedToken) -> None:
-        if settings.token_secret and home.config.in_cluster:
-            shared = (in_cluster.namespace(), settings.token_secret)
-            await keep_token_with_others(renewed, home, shared)
-            return
         name = settings.state_secret
         secret = (in_cluster.namespace(), name) if name and home.config.in_cluster else None
         await keep_renewed_token(renewed, home, secret)

@@ -23,7 +23,6 @@ from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.checks.required_at_join import JoinFacts
 from bridge.clusters.kubelet_api_probe import probe_kubelet_api
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetMember
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
 from bridge.kubelet.server import KubeletServer
@@ -119,7 +118,6 @@ class NodeKubelet:
         remote: KubeClient,
         election: LeaderElector,
         recent_errors: RecentErrors,
-        member: FleetMember,
         relay_metrics: RelayMetrics,
         notify: Callable[[str], None],
     ) -> None:
@@ -130,7 +128,6 @@ class NodeKubelet:
         self._account, self._client_ca = account, facts.client_ca
         self._election = election
         self._relay_metrics = relay_metrics
-        self._fleet = member.report
         directory = self._directory = EnginePodDirectory(engine)
         self._metrics = PodMetricsEndpoints(
             remote,
@@ -147,7 +144,6 @@ class NodeKubelet:
             election=election,
             streams=lambda: self._server.streams,
             recent=recent_errors,
-            fleet=member,
         )
         self.readiness = Readiness(engine)
         self._server = KubeletServer(
@@ -182,7 +178,6 @@ class NodeKubelet:
                 self._metrics,
                 self._election,
                 self._relay_metrics,
-                self._fleet,
             )
         )
 

@@ -5,7 +5,6 @@ server with ``/livez`` and ``/readyz``, which expose nothing about workloads. Th
 when its caches are filled: then it serves the node, or stands by and can take over. A cluster that
 does not answer, which the kubelet API's ``/readyz`` reports too, does not hold up a rollout. The
 server listens before the join's checks: a bridge that waits for a cluster is alive and not ready.
-A bridge of several joins has one server for all (`bridge.app.fleet_readiness`).
 
 Anyone on the network can connect, so connections are limited in number (`MAX_CONNECTIONS`; one more
 closes the oldest) and time (`CONNECTION_TIMEOUT`), which keeps file descriptors free.

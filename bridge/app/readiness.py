@@ -18,12 +18,9 @@ import asyncio
 import functools
 from collections.abc import Mapping
 
-from bridge.election.remote_reachability import RemoteReachability
-from bridge.fleet.fleet_report import Standing
 from bridge.kubelet.healthz import Check
 from bridge.node.node_controller import OUTAGE_SECONDS
 from sync.engine.engine import Engine
-from sync.kube.client import KubeClient
 
 
 class Readiness:
@@ -37,15 +34,6 @@ class Readiness:
         """The checks by name; each returns why it fails, or ""."""
         sides = {side: functools.partial(self._watch_problem, side) for side in ("home", "remote")}
         return {"caches": self.caches_problem, **sides}
-
-    def standing(self, remote: KubeClient, *, is_leader: bool) -> Standing:
-        """The standing of this replica for the remote, which `bridge.sharding` shows the others."""
-        is_lost = RemoteReachability(remote, self.engine.informers).is_lost()
-        if is_leader:
-            return "lost" if is_lost else "serving"
-        if is_lost:
-            return "unable"
-        return "starting" if self.caches_problem() else "ready"
 
     def caches_problem(self) -> str:
         """Why the caches are incomplete; "" if they are complete."""

@@ -9,8 +9,8 @@ and the next one follows that mode.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.app.kubelet_api_setup import NodeKubelet, cert_dir
@@ -22,7 +22,6 @@ from bridge.clusters.home_ranges import read_home_ranges
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
-from bridge.fleet.fleet_report import FleetMember
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.node import join_record, node_object
 from bridge.node.namespace_ownership_lease import NamespaceRecord
@@ -53,7 +52,6 @@ class TermFactory:
     candidate: Candidate
     relay_metrics: RelayMetrics
     notify: Callable[[str], None]
-    member: FleetMember = field(default_factory=FleetMember)
     certificate_of_home: bool = False
     """Whether home signs the serving certificate with ``--serving-certificate auto``."""
     node: NodeController | None = None
@@ -67,20 +65,6 @@ class TermFactory:
         self.certificate_of_home = True
         if self.node is not None:
             self.node.set_annotations(self._annotations())
-
-    def update_labels(self) -> None:
-        """Has the Node follow the labels of the join's place in the fleet."""
-        if self.node is not None:
-            self.node.set_labels(self._labels())
-
-    def allocatable(self) -> Mapping[str, str]:
-        """Returns the resources that the Node offers, as last seen; {} before it is registered."""
-        node = self.node.current_node() if self.node is not None else None
-        found: Mapping[str, str] = ((node or {}).get("status") or {}).get("allocatable") or {}
-        return found
-
-    def _labels(self) -> dict[str, str]:
-        return {**self.settings.labels, **self.member.labels}
 
     def new_engine(self) -> tuple[Engine, RemoteClaim, NamespaceRecord]:
         """The engine of one term, the claim (all writes of the engine pass its fences), and the
@@ -243,7 +227,7 @@ class TermFactory:
             address=facts.address,
             port=port,
             version=version(),
-            configured=NodeMetadata(self._labels(), settings.annotations, settings.taints),
+            configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
             annotations=self._annotations(),
             nodes_are_unknown=not facts.cluster_reads.nodes,
             remote_version=facts.remote_version,
@@ -271,17 +255,13 @@ class TermFactory:
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: (
-                in_cluster.namespace() if self._is_installation() else ""
+                in_cluster.namespace() if self.home.account.config.in_cluster else ""
             ),
         }
         in_files = self.home.identity == "node" and not self.home.account.config.in_cluster
         if certificate == "csr" or in_files:
             annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
         return annotations
-
-    def _is_installation(self) -> bool:
-        """Whether the bridge is an installation of this node alone."""
-        return self.home.account.config.in_cluster and self.settings.token_secret is None
 
     def _certificate_source(self) -> join_record.CertificateSource:
         if self.settings.certificate is not None:

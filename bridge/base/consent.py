@@ -36,10 +36,6 @@ class Consent:
         """Whether the answer was no."""
         return self._answer is False
 
-    def for_join(self) -> Consent:
-        """The consent to the actions of another join."""
-        return Consent(self.assume_yes, self.ask)
-
     async def obtain(self, question: str) -> bool:
         """Asks, unless that has been done already; a withdrawn question counts as no."""
         if not self.assume_yes and not self._is_prompted and self.ask is not None:

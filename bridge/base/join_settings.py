@@ -151,9 +151,6 @@ class JoinSettings:
     state_secret: str | None = None
     """Name of the Secret, in the pod's namespace, that replicas share for the certificate of the
     node's identity and the remote's renewed token; None keeps both in files."""
-    token_secret: str | None = None
-    """Name of the Secret, in the pod's namespace, in which the replicas of several joins keep the
-    renewed tokens of all remotes; None keeps them in files."""
     name: str | None = None
     """The virtual node's name; None derives it from the remote's context."""
     home_name: str | None = None
@@ -228,21 +225,6 @@ class JoinSettings:
         return self.elastic_timeout if self.limits.elastic else self.unschedulable_timeout
 
 
-#: The desired state of one of several joins: ``left`` is what `bridge leave` does.
-PartState = Literal["joined", "left"]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One join of several. ``label`` names it until the node's name is known."""
-
-    label: str
-    settings: JoinSettings
-    state: PartState = "joined"
-    abandons: bool = False
-    """Whether to leave without the remote if it does not answer."""
-
-
 def invalid_option(option: str, value: str, what: str, hint: str) -> SettingsError:
     """The error for a value that is not ``what``; ``hint`` is what to use instead."""
     return SettingsError(f'{option}: "{value}" is not {what}; use {hint}')
@@ -261,11 +243,11 @@ def check_name(name: str, option: str = "--name") -> str:
     return name
 
 
-def check_secret_name(name: str, option: str = "--state-secret") -> str:
+def check_secret_name(name: str) -> str:
     """The name of a Secret: a DNS subdomain (RFC 1123)."""
     if len(name) > 253 or not _NODE_NAME.fullmatch(name):
         raise invalid_option(
-            option, name, "a Secret's name", "lower-case letters, digits, '-' and '.'"
+            "--state-secret", name, "a Secret's name", "lower-case letters, digits, '-' and '.'"
         )
     return name
 

@@ -33,7 +33,6 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
 
 #: The file descriptor with the argument of `restart_with`, between the two process images.
 _VARIABLE = "CLUSTER_BRIDGE_ASKED"
@@ -51,10 +50,6 @@ FREED_SHARE = 0.5
 MIN_FREED_BLOCKS = 50_000
 #: Seconds that a child process may take; making a certificate takes 0.1.
 CHILD_TIMEOUT = 10.0
-#: Child processes at the same time: a hundred joins that start together would otherwise have as
-#: many, and the processors so busy that none ends within its time.
-MAX_CHILDREN = 2
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 def restart_with(argument: object) -> None:
@@ -85,23 +80,13 @@ def restart_argument() -> Any:
         return pickle.load(file)  # noqa: S301  # this process wrote it
 
 
-async def run_module(
-    module: str, *arguments: str, data: bytes = b"", timeout: float = CHILD_TIMEOUT
-) -> bytes | None:
+async def run_module(module: str, *arguments: str, data: bytes = b"") -> bytes | None:
     """Runs ``python -m MODULE ARGUMENTS`` in a child process with ``data`` as its standard input,
     and returns its standard output.
 
-    None if no process can be started, where it fails, or after ``timeout`` seconds. No child
-    remains after a return or a cancellation. At most `MAX_CHILDREN` run at the same time; waiting
-    for that does not count.
+    None if no process can be started, where it fails, or after `CHILD_TIMEOUT`. No child remains
+    after a return or a cancellation.
     """
-    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_CHILDREN))
-    async with turn:
-        return await run_child(module, *arguments, data=data, timeout=timeout)
-
-
-async def run_child(module: str, *arguments: str, data: bytes, timeout: float) -> bytes | None:
-    """`run_module` without taking turns."""
     with contextlib.suppress(OSError, TimeoutError):
         # -P: do not import modules from the working directory.
         child = await asyncio.create_subprocess_exec(
@@ -111,7 +96,7 @@ async def run_child(module: str, *arguments: str, data: bytes, timeout: float) -
             stderr=DEVNULL,
         )
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(CHILD_TIMEOUT):
                 output, _ = await child.communicate(data)
         finally:
             if child.returncode is None:

@@ -14,22 +14,18 @@ import typer
 from bridge.cli.commands.alerts import alerts
 from bridge.cli.commands.bug_report import bug_report
 from bridge.cli.commands.check import check
-from bridge.cli.commands.config import schema, validate
 from bridge.cli.commands.cordon_and_drain import cordon, drain, uncordon
 from bridge.cli.commands.coredns import coredns
-from bridge.cli.commands.crds import crds
 from bridge.cli.commands.dashboard_server import render_dashboard, run_dashboard
 from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
-from bridge.cli.commands.fleet import render_fleet
 from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
 from bridge.cli.commands.leave import leave, uninstall
 from bridge.cli.commands.offload import offload, unoffload, webhook
 from bridge.cli.commands.prune import prune
-from bridge.cli.commands.rbac import rbac_fleet, rbac_home, rbac_namespace, rbac_remote
+from bridge.cli.commands.rbac import rbac_home, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
-from bridge.cli.commands.run import run
 from bridge.cli.commands.status import dashboard, status
 from bridge.cli.commands.storage_class import storage_class
 from bridge.cli.commands.upgrade import upgrade
@@ -99,15 +95,6 @@ _add(
     join,
     "bridge join --kubeconfig remote.yaml",
     "bridge join --kubeconfig remote.yaml --name burst --share 0.5",
-)
-_add(
-    _JOIN,
-    "run",
-    run,
-    "bridge run --config bridge.yaml",
-    "bridge run --remotes cluster-bridge",
-    "bridge run --cluster-profiles fleet --clusterprofile-provider-file providers.json",
-    "CLUSTER_BRIDGE_RUN_CONFIG=bridge.yaml bridge run",
 )
 _add(
     _JOIN,
@@ -228,15 +215,6 @@ _add(
 )
 _add(
     "Commands",
-    "fleet",
-    rbac_fleet,
-    "bridge rbac fleet cluster-bridge | kubectl apply -f -",
-    "bridge rbac fleet cluster-bridge --secret osaka --secret lima",
-    "bridge rbac fleet fleet --cluster-profiles | kubectl apply -f -",
-    to=_rbac,
-)
-_add(
-    "Commands",
     "remote",
     rbac_remote,
     "bridge rbac remote | kubectl --kubeconfig remote.yaml apply -f -",
@@ -256,38 +234,6 @@ _add(
     coredns,
     "bridge coredns burst",
     "bridge coredns burst --cluster-domain remote.internal",
-)
-_add(_ADMINISTER, "crds", crds, "bridge crds | kubectl apply -f -", "bridge crds > crds.yaml")
-_fleet = _add_group(
-    _ADMINISTER, "fleet", "Install a bridge at home that serves remotes declared as objects."
-)
-_add(
-    "Commands",
-    "render",
-    render_fleet,
-    "bridge fleet render remotes --name osaka --name lima --bind shop | kubectl apply -f -",
-    "bridge fleet render fleet --cluster-profiles --name osaka --image registry.example/bridge:1",
-    to=_fleet,
-)
-
-_config = _add_group(
-    _ADMINISTER, "config", "Validate or describe the configuration file of bridge run."
-)
-_add(
-    "Commands",
-    "validate",
-    validate,
-    "bridge config validate bridge.yaml",
-    "kubectl get cm bridge -o jsonpath='{.data.bridge\\.yaml}' | bridge config validate -",
-    to=_config,
-)
-_add(
-    "Commands",
-    "schema",
-    schema,
-    "bridge config schema",
-    "bridge config schema > bridge.schema.json",
-    to=_config,
 )
 _add(
     _ADMINISTER,

@@ -1,8 +1,7 @@
 """Runs a command's coroutine: the event loop, signals, and errors as one sentence.
 
 The first SIGINT, SIGTERM or SIGHUP stops a command; SIGHUP is ignored if it was ignored when the
-command started. SIGHUP reports that the terminal has closed; in a process without a terminal it is
-a request to read the configuration again, where a command has one (`run` with ``reload``).
+command started.
 
 With ``exit_within`` the process ends at most that long after the first signal, whatever hangs: a
 command bounds its own shutdown, and `_exit_after` ends what no coroutine can end, such as a thread
@@ -127,24 +126,21 @@ def run(
     *,
     stops: bool = True,
     exit_within: float | None = None,
-    reload: Callable[[], None] | None = None,
     after_interruption: str = "",
 ) -> T:
     """Runs ``command(stop)`` and returns its result.
 
-    SIGINT, SIGTERM and SIGHUP set ``stop``; a second SIGINT or SIGTERM cancels the command. If the
-    process has no terminal, SIGHUP calls ``reload`` instead. With ``stops=False``, for a command
-    that ignores ``stop``, the first signal cancels it. The process ends at most ``exit_within``
-    seconds after the first signal. Errors for people become one line and exit code 1, that of a
-    cancelled command with what to do ``after_interruption``; any other exception is a defect and
-    shows its traceback.
+    SIGINT, SIGTERM and SIGHUP set ``stop``; a second SIGINT or SIGTERM cancels the command. With
+    ``stops=False``, for a command that ignores ``stop``, the first signal cancels it. The process
+    ends at most ``exit_within`` seconds after the first signal. Errors for people become one line
+    and exit code 1, that of a cancelled command with what to do ``after_interruption``; any other
+    exception is a defect and shows its traceback.
     """
     from bridge.base.command_error import find_user_error, user_error_types
 
     try:
         with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
-            signalled = _with_signals(command, stops=stops, exit_within=exit_within, reload=reload)
-            return runner.run(signalled)
+            return runner.run(_with_signals(command, stops=stops, exit_within=exit_within))
     except user_error_types() as error:
         raise fail(str(error)) from None
     except asyncio.CancelledError:
@@ -161,12 +157,9 @@ async def _with_signals(
     *,
     stops: bool,
     exit_within: float | None,
-    reload: Callable[[], None] | None,
 ) -> T:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.current_task()
-    if reload is not None and _has_terminal():
-        reload = None
 
     def on_signal() -> None:
         if exit_within is not None and not stop.is_set():
@@ -177,27 +170,14 @@ async def _with_signals(
 
     def on_hangup() -> None:
         # A shell that ends and its terminal each send one: the second is not a request to hurry.
-        if stop.is_set():
-            return
-        if reload is None:
+        if not stop.is_set():
             on_signal()
-        else:
-            reload()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as by nohup
         loop.add_signal_handler(signal.SIGHUP, on_hangup)
     return await command(stop)
-
-
-def _has_terminal() -> bool:
-    """Whether the process has a controlling terminal, which sends SIGHUP when it closes."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 def _exit_after(seconds: float) -> None:

@@ -1,8 +1,8 @@
 """Asks the user of a running bridge yes or no on the terminal, while the bridge goes on.
 
-The answer is one line of standard input; the default is no. Cancelling `TerminalQuestions.ask`
-withdraws a question. Several questions of one process follow each other. A bridge in the background
-of its terminal gets no answer: to read there would stop it (SIGTTIN).
+The answer is one line of standard input; the default is no. Cancelling `ask` withdraws the
+question. A bridge in the background of its terminal gets no answer: to read there would stop it
+(SIGTTIN).
 """
 
 from __future__ import annotations
@@ -19,29 +19,23 @@ from bridge.base.printable_text import escape_line
 _LINE = 4096
 
 
-class TerminalQuestions:
-    """The questions of one process."""
-
-    def __init__(self) -> None:
-        self._one_at_a_time = asyncio.Lock()
-
-    async def ask(self, question: str) -> bool:
-        async with self._one_at_a_time:
-            if not _in_foreground():
-                return False
-            _print(f"? {escape_line(question)} [y/N]: ")
-            try:
-                answer = await _read_line()
-            except asyncio.CancelledError:
-                _print("(no longer needed)\n")
-                raise
-            return answer.strip().lower() in ("y", "yes")
+async def ask(question: str) -> bool:
+    """Asks, and waits for the answer; no in the background."""
+    if not _in_foreground():
+        return False
+    _print(f"? {escape_line(question)} [y/N]: ")
+    try:
+        answer = await _read_line()
+    except asyncio.CancelledError:
+        _print("(no longer needed)\n")
+        raise
+    return answer.strip().lower() in ("y", "yes")
 
 
 def terminal_consent(*, assume_yes: bool, asks: bool = True) -> Consent:
     """The consent of the person at the terminal: ``--yes``, or the answer to a question if there
     is a person to ask and the command ``asks``."""
-    return Consent(assume_yes, TerminalQuestions().ask if asks and is_interactive() else None)
+    return Consent(assume_yes, ask if asks and is_interactive() else None)
 
 
 def is_interactive() -> bool:

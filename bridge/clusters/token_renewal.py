@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import logging
 import random
@@ -215,21 +214,3 @@ async def keep_renewed_token(
             await home.patch(SECRETS, name, {"data": data}, namespace=namespace, decode=False)
             return
     renewed_token.keep(renewed)
-
-
-async def keep_token_with_others(
-    renewed: RenewedToken, home: KubeClient, secret: tuple[str, str]
-) -> None:
-    """Keeps the token in this Secret of home, which has the tokens of several remotes by
-    `RenewedToken.origin`, and removes those that expired before it was issued. A mounted Secret is
-    a directory as of `renewed_token.keep`. Raises KubeError, also without the permission."""
-    namespace, name = secret
-    data: dict[str, str | None] = {}
-    found = await home.get(SECRETS, name, namespace=namespace)
-    for key, encoded in (found.get("data") or {}).items():
-        with contextlib.suppress(binascii.Error):
-            other = renewed_token.decode(base64.b64decode(encoded))
-            if other is not None and other.expires < renewed.issued:
-                data[key] = None
-    data[renewed.origin] = base64.b64encode(renewed.encode()).decode()
-    await home.patch(SECRETS, name, {"data": data}, namespace=namespace, decode=False)

@@ -107,10 +107,8 @@ def container(
     probed: Object,
     resources: Object,
     mounts: Sequence[Object] = (),
-    environment: Mapping[str, str] | None = None,
 ) -> Object:
     """A container of the bridge's image. ``probed`` is the port (and scheme) of its probes."""
-    variables = [{"name": name, "value": value} for name, value in (environment or {}).items()]
 
     def probe(path: str, **more: int) -> Object:
         return {"httpGet": {"path": path, **probed}, "timeoutSeconds": 5, **more}
@@ -121,10 +119,7 @@ def container(
         # Explicit: the API server's default depends on the first image's tag and stays.
         "imagePullPolicy": "IfNotPresent",
         "args": list(arguments),
-        "env": [
-            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            *variables,
-        ],
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "ports": [{"name": port, "containerPort": number} for port, number in ports.items()],
         # The join checks run before the server starts, up to 14 seconds for each cluster.
         "startupProbe": probe("/livez", periodSeconds=2, failureThreshold=30),

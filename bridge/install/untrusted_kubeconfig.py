@@ -39,7 +39,14 @@ class RejectedKubeconfigError(ValueError):
 
 def validate(content: bytes) -> bytes:
     """The accepted kubeconfig, serialized again. Raises RejectedKubeconfigError."""
-    top = _fields(_TOP, parse(content), "")
+    if len(content) > MAX_BYTES:
+        raise RejectedKubeconfigError(f"it is larger than {MAX_BYTES // 1024} KiB")
+    try:
+        parsed = yaml.safe_load(content.decode())
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
+        # The parser's error quotes the content.
+        raise RejectedKubeconfigError("it is not YAML") from None
+    top = _fields(_TOP, parsed, "")
     _require(top, "contexts", "clusters", "users", "current-context")
     context = top["contexts"][0]
     _require(top["clusters"][0]["cluster"], "server", at="clusters[0].cluster")
@@ -52,29 +59,6 @@ def validate(content: bytes) -> bytes:
         if reference != name:
             raise RejectedKubeconfigError(f"{field} names no entry of the kubeconfig")
     return yaml.safe_dump(top, sort_keys=False).encode()
-
-
-def parse(content: bytes) -> Any:
-    """The parsed YAML, unchecked. Raises RejectedKubeconfigError."""
-    if len(content) > MAX_BYTES:
-        raise RejectedKubeconfigError(f"it is larger than {MAX_BYTES // 1024} KiB")
-    try:
-        return yaml.safe_load(content.decode())
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
-        # The parser's error quotes the content.
-        raise RejectedKubeconfigError("it is not YAML") from None
-
-
-def accepted_cluster(fields: Any, at: str) -> Object:
-    """The accepted fields of a cluster. Raises RejectedKubeconfigError."""
-    found = _fields(CLUSTER, fields, at)
-    _require(found, "server", at=at)
-    return found
-
-
-def accepted_user(fields: Any, at: str) -> Object:
-    """The accepted fields of a user. Raises RejectedKubeconfigError."""
-    return _fields(USER, fields, at)
 
 
 # -- fields --------------------------------------------------------------------------------

@@ -137,12 +137,6 @@ class NodeController:
         self._facts = replace(self._facts, annotations=dict(annotations))
         self._changed()
 
-    def set_labels(self, labels: Mapping[str, str]) -> None:
-        """Replaces the configured labels of `NodeFacts`, and writes them if they differ."""
-        configured = replace(self._facts.configured, labels=dict(labels))
-        self._facts = replace(self._facts, configured=configured)
-        self._changed()
-
     def retry_now(self) -> None:
         """Retries failed writes now, because their cause may be gone."""
         self._queue.retry_now()

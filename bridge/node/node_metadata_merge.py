@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from translators.object_accessors import Object, metadata
-from translators.ownership_labels import DOMAIN, LABEL_COST, LABEL_TIER, PROPERTY_DOMAIN
+from translators.ownership_labels import DOMAIN, LABEL_COST, LABEL_TIER
 
 #: Last applied values as JSON: ``labels``, ``annotations``, and ``taints`` as ``KEY:EFFECT`` to
 #: value.
@@ -68,7 +68,7 @@ def is_fixed(key: str) -> bool:
     """Whether the label or annotation is the bridge's own, so that no option may set it."""
     domain = key.rpartition("/")[0]
     is_own = domain == DOMAIN or domain.endswith(f".{DOMAIN}")
-    return key in _FIXED or (is_own and key not in _OF_USERS and domain != PROPERTY_DOMAIN)
+    return key in _FIXED or (is_own and key not in _OF_USERS)
 
 
 def applied_annotation(wanted: NodeMetadata) -> dict[str, str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetReport
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import KubeletServer
 from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
@@ -31,7 +30,6 @@ class MetricSources:
     pod_metrics: PodMetricsEndpoints
     election: LeaderElector
     relay: RelayMetrics
-    fleet: FleetReport
 
 
 class MetricsEndpoint:

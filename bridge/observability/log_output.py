@@ -41,12 +41,11 @@ _NON_BLOCKING_SIZE = select.PIPE_BUF
 
 class ConsoleFormatter(logging.Formatter):
     """Formats ``12:31:02 pod default/web: Running``; records of other loggers than `CHANGES`
-    and `AUDIT` start with their level. With ``nodes``, every line names its virtual node."""
+    and `AUDIT` start with their level."""
 
-    def __init__(self, *, nodes: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._second, self._clock = -1, ""
-        self._nodes = nodes
 
     def format(self, record: logging.LogRecord) -> str:
         second = int(record.created)
@@ -56,8 +55,7 @@ class ConsoleFormatter(logging.Formatter):
         if record.exc_info:
             text = f"{text}\n{escape_lines(self.formatException(record.exc_info))}"
         level = "" if record.name in (CHANGES, AUDIT) else f"{record.levelname.lower()}: "
-        node = f"{NODE.get()}: " if self._nodes and NODE.get() else ""
-        return f"{self._clock} {node}{level}{text}"
+        return f"{self._clock} {level}{text}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -117,16 +115,13 @@ class NonBlockingHandler(logging.Handler):
         return started
 
 
-def configure_logging(
-    *, verbose: bool, log_format: LogFormat = "console", nodes: bool = False
-) -> None:
-    """Sends all records to stderr; a command calls this once. ``nodes``: there are several virtual
-    nodes, so lines name theirs."""
+def configure_logging(*, verbose: bool, log_format: LogFormat = "console") -> None:
+    """Sends all records to stderr; a command calls this once."""
     # No line shows the caller or the process (HOWTO of the logging module: Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
-    formatter = JsonFormatter() if log_format == "json" else ConsoleFormatter(nodes=nodes)
+    formatter = JsonFormatter() if log_format == "json" else ConsoleFormatter()
     root.handlers[:] = [NonBlockingHandler(sys.stderr.fileno(), formatter)]
     root.setLevel(logging.DEBUG if verbose else logging.WARNING)
     for always_shown in (CHANGES, AUDIT, STEPS):

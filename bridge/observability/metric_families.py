@@ -23,7 +23,6 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetReport
 from bridge.kubelet.server import KubeletServer
 from bridge.observability.bridge_metrics_endpoint import MetricSources
 from bridge.observability.metric_exposition import counter, gauge, histogram
@@ -80,25 +79,6 @@ class BridgeCollector(Collector):
         )
         yield from _forward_relay(sources.relay)
         yield from _reverse_relay(sources.relay.reverse)
-        yield from _fleet(sources.fleet)
-
-
-def _fleet(fleet: FleetReport) -> Iterator[Metric]:
-    yield gauge(
-        "bridge_fleet_remotes{state}",
-        "Remotes of the configuration of this process, by state.",
-        fleet.counts(),
-    )
-    yield counter(
-        "bridge_config_loads{result}",
-        "Reads of the configuration: success, or failure (invalid; the last valid one stays).",
-        fleet.loads,
-    )
-    yield gauge(
-        "bridge_config_valid",
-        "1 while the newest configuration is in effect, 0 while it is invalid.",
-        int(not fleet.error),
-    )
 
 
 def _election(election: LeaderElector) -> Iterator[Metric]:

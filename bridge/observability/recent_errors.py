@@ -1,8 +1,7 @@
 """Keeps the last warnings and errors that a join has logged, for its status pages.
 
 At most `MAX_ENTRIES` are kept, the newest; a repeated message increases a count. Each is cut after
-`MAX_LENGTH` characters. They are log lines, which contain no secret. Each join of a process has its
-own: tasks log into the `RecentErrors` whose `collect` was active where they started.
+`MAX_LENGTH` characters. They are log lines, which contain no secret.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from translators.object_accessors import Object
@@ -20,26 +18,30 @@ from translators.timestamps import format_time
 #: Maximum number of entries, and characters of each.
 MAX_ENTRIES, MAX_LENGTH = 30, 500
 
-_current: ContextVar[RecentErrors | None] = ContextVar("recent", default=None)
 
-
-class RecentErrors:
-    """The warnings and errors of one join, newest last."""
+class RecentErrors(logging.Handler):
+    """The warnings and errors that were logged, newest last."""
 
     def __init__(self) -> None:
+        super().__init__(logging.WARNING)
         self._entries: OrderedDict[str, Object] = OrderedDict()
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[None]:
-        """Records what tasks started in the block log, for as long as they run."""
+        """Records what is logged while the block runs."""
         root = logging.getLogger()
-        if not any(isinstance(it, _RecentErrorsHandler) for it in root.handlers):
-            root.addHandler(_RecentErrorsHandler())
-        token = _current.set(self)
+        root.addHandler(self)
         try:
             yield
         finally:
-            _current.reset(token)
+            root.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Adds the message without its traceback, which can show the content of objects."""
+        try:
+            self.add(record.levelname.lower(), record.getMessage(), record.created)
+        except Exception:  # noqa: BLE001  # as in every handler: a line must not end the bridge
+            self.handleError(record)
 
     def add(self, level: str, message: str, at: float) -> None:
         """Adds a message logged at this time, in seconds since the epoch."""
@@ -54,20 +56,3 @@ class RecentErrors:
     def as_list(self) -> list[Object]:
         """All entries as JSON objects, newest first."""
         return list(reversed(self._entries.values()))
-
-
-class _RecentErrorsHandler(logging.Handler):
-    """Adds warnings and errors to the `RecentErrors` of the current context."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Adds the message without its traceback, which can show the content of objects."""
-        recent = _current.get()
-        if recent is None:
-            return
-        try:
-            recent.add(record.levelname.lower(), record.getMessage(), record.created)
-        except Exception:  # noqa: BLE001  # as in every handler: a line must not end the bridge
-            self.handleError(record)

@@ -95,9 +95,6 @@ class Permission:
         return replace(self, names=names)
 
 
-#: The Lease of `bridge.sharding.membership_record`.
-SHARDS_LEASE = "shards"
-
 #: The bridge's account does this at home whatever the identity: a node may not.
 HOME = (
     Permission(NAMESPACES, ("get",), namespace="kube-system", names=("kube-system",)),
@@ -120,16 +117,6 @@ HOME = (
         ("get", "patch"),
         namespace=lease_namespace.NAMESPACE,
         names=(namespace_ownership_lease.NAME,),
-    ),
-)
-#: Used where granted by replicas that share several nodes (`bridge.sharding`): the Lease by which
-#: they know each other.
-HOME_SHARDS = (
-    Permission(
-        LEASES,
-        ("list", "watch", "patch"),
-        namespace=lease_namespace.NAMESPACE,
-        names=(SHARDS_LEASE,),
     ),
 )
 #: Permissions of an account that acts in place of the node (`--home-identity service-account`), in
@@ -336,13 +323,6 @@ def for_state_secret(namespace: str = "", name: str = "") -> tuple[Permission, .
     names = (name,) if name else ()
     verbs = ("get", "list", "watch", "patch")
     return (Permission(SECRETS, verbs, namespace=namespace, names=names),)
-
-
-def for_token_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
-    """At home, for an installed bridge of several remotes: keeps their renewed tokens in this
-    Secret. Without these they are lost with the pod."""
-    names = (name,) if name else ()
-    return (Permission(SECRETS, ("get", "patch"), namespace=namespace, names=names),)
 
 
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:

@@ -26,7 +26,6 @@ from bridge.base.join_settings import (
 from bridge.node import lease_namespace
 from bridge.rbac import (
     dashboard_permissions,
-    fleet_permissions,
     home_policy,
     permissions,
     remote_policy,
@@ -86,8 +85,6 @@ class HomePermissions:
     """Only ``provision`` grants the permissions for volumes: they are not needed otherwise."""
     state_secret: tuple[str, str] | None = None
     """Namespace and name of the Secret that an installed bridge keeps its state in."""
-    token_secret: tuple[str, str] | None = None
-    """Namespace and name of the Secret that a bridge of several remotes keeps tokens in."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
@@ -100,7 +97,6 @@ class HomePermissions:
         storage = volumes if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
-            *(permissions.HOME_SHARDS if len(self.nodes) > 1 else ()),
             *permissions.in_place_of_node(self.identity),
             *tokens,
             *certificates,
@@ -113,11 +109,8 @@ class HomePermissions:
 
     @property
     def state(self) -> tuple[Permission, ...]:
-        """The permissions for the Secrets that the bridge writes."""
-        return (
-            *(permissions.for_state_secret(*self.state_secret) if self.state_secret else ()),
-            *(permissions.for_token_secret(*self.token_secret) if self.token_secret else ()),
-        )
+        """The permissions for the Secret that the bridge writes."""
+        return permissions.for_state_secret(*self.state_secret) if self.state_secret else ()
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
@@ -242,11 +235,7 @@ def home_objects(
     in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
-    keeping = (
-        "Lets Cluster Bridge keep the node's certificate and the remote's renewed token"
-        if options.token_secret is None
-        else "Lets Cluster Bridge keep the renewed tokens of its remotes"
-    )
+    keeping = "Lets Cluster Bridge keep the node's certificate and the remote's renewed token"
     per_namespace = account.role("home-namespace")
     namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [
@@ -292,20 +281,6 @@ def webhook_objects(account: Account) -> list[Object]:
         _service_account(account),
         *_granted(account.role("webhook"), account, granted, description),
     ]
-
-
-def fleet_objects(
-    account: Account, namespace: str, secrets: Sequence[str], *, profiles: bool = False
-) -> list[Object]:
-    """The roles for the Remotes of a namespace, or with ``profiles`` for its ClusterProfiles.
-    `home_objects` has the account."""
-    kind = "ClusterProfiles" if profiles else "Remotes"
-    description = f"Lets Cluster Bridge serve the {kind} of this namespace"
-    if profiles:
-        granted = fleet_permissions.for_cluster_profiles(namespace, secrets)
-        return _granted(account.role("cluster-profiles"), account, granted, description)
-    granted = fleet_permissions.for_remotes(namespace, secrets)
-    return _granted(account.role("remotes"), account, granted, description)
 
 
 def dashboard_objects(account: Account, nodes: Sequence[str]) -> list[Object]:

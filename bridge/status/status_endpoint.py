@@ -23,7 +23,6 @@ from aiohttp import web
 
 from bridge.base.version import version
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetMember
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.single_flight_cache import SingleFlightCache
@@ -64,14 +63,12 @@ class StatusEndpoint:
         election: LeaderElector,
         streams: Callable[[], ActiveStreams],
         recent: RecentErrors,
-        fleet: FleetMember,
     ) -> None:
         self._node_name = node_name
         self._clients = (home, remote)
         self._election = election
         self._streams = streams
         self._recent = recent
-        self._fleet = fleet
         self._engine: Engine | None = None
         self._node: Informer | None = None
         self._since = format_time(datetime.now(UTC))
@@ -188,7 +185,6 @@ class StatusEndpoint:
             "watches": _summarize_watches(watches),
             "streams": dict(self._streams().counts),
             "errors": self._recent.as_list(),
-            "fleet": self._fleet.as_json(),
         }
 
     async def _version(self, client: KubeClient, *, away: bool) -> str:

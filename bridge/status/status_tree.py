@@ -6,7 +6,6 @@ removes what a terminal would interpret.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -45,7 +44,6 @@ def build_tree(status: Object) -> Branch:
         _pods(status),
         _volumes(status),
         *_bridge(status),
-        _fleet((status.get("bridge") or {}).get("fleet")),
         _versions(status),
     ]
     text, tone = format_readiness(status)
@@ -227,21 +225,6 @@ def _errors(errors: list[Object]) -> Branch:
     if len(errors) > MAX_ERRORS:
         below.append(Branch("and", f"{len(errors) - MAX_ERRORS} more", "dim"))
     return Branch("recent errors", "" if below else "none", children=tuple(below))
-
-
-def _fleet(fleet: Object | None) -> Branch | None:
-    """The remotes of the bridge's process by state, with the error of each that has one."""
-    if not fleet:
-        return None
-    below = []
-    if fleet["error"]:
-        text = f"invalid; that of {fleet['loaded']} is in effect: {fleet['error']}"
-        below.append(Branch(fleet["source"], text, "bad"))
-    failing = [it for it in fleet["remotes"] if it["error"]]
-    below += [Branch(f"{it['name']}: {it['state']}", it["error"], "bad") for it in failing]
-    counts = Counter(it["state"] for it in fleet["remotes"])
-    text = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    return Branch("remotes of this bridge", text, children=tuple(below))
 
 
 def _versions(status: Object) -> Branch | None:

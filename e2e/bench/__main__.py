@@ -19,8 +19,6 @@ import typer
 from e2e import bridge_image, busybox_image
 from e2e.bench import claims as claims_bench
 from e2e.bench import (
-    fleet,
-    hostile_remote,
     memory_savings,
     performance_page,
     referenced_objects,
@@ -121,41 +119,6 @@ def memory(
 ) -> None:
     """Measure resident memory with and without each memory saving; needs no cluster."""
     typer.echo(json.dumps(memory_savings.measure(rounds=rounds, pods=pods, say=say), indent=2))
-
-
-@app.command()
-def hostile(
-    *,
-    seconds: Annotated[int, typer.Option(help="Seconds of each attack.", min=1)] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the order of mixed attacks.")] = 1,
-) -> None:
-    """Measure a process with a hostile remote and another one: memory, and the latency of the
-    other's pods, for each kind of attack; needs no cluster. Exits with 1 above the limit of memory.
-    """
-    report = hostile_remote.measure(seconds=seconds, seed=seed, say=say)
-    typer.echo(json.dumps(report, indent=2))
-    if not report["is_within_limit"]:
-        raise typer.Exit(1)
-
-
-@app.command("fleet")
-def fleet_command(
-    *,
-    remotes: Annotated[int, typer.Option("--remotes", "-n", help="Number of remotes.", min=2)] = 20,
-    seconds: Annotated[float, typer.Option(help="Seconds of an idle fleet.", min=1)] = 30.0,
-    idle: Annotated[bool, typer.Option("--idle", help="Measure an idle fleet alone.")] = False,
-    loss: Annotated[bool, typer.Option("--loss", help="Measure the loss of one alone.")] = False,
-) -> None:
-    """Measure many remotes in one process: the cost of each, and the latency of pods while one
-    remote is hostile, slow or dead. All API servers are simulated; needs no cluster."""
-    report: dict[str, Any]
-    if idle:
-        report = fleet.measure_idle(remotes=remotes, seconds=seconds)
-    elif loss:
-        report = fleet.measure_loss(remotes=remotes)
-    else:
-        report = fleet.measure(remotes=remotes, seconds=seconds, say=say)
-    typer.echo(json.dumps(report, indent=2))
 
 
 @app.command()

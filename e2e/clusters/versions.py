@@ -40,7 +40,6 @@ CSI_ATTACHER = "v4.13.0"
 KUBELET_PLUGINS = "v0.33.1"
 KUEUE = "v0.19.2"
 DESCHEDULER = "v0.36.0"
-CLUSTER_INVENTORY_API = "v0.1.2"
 
 # Node images are published for some patch releases only, with a release of kind. From 1.33 on
 # these belong to the release above; the older ones to earlier releases.

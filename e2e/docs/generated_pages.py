@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from e2e.docs import chart_page, cli_page, remote_page, translation_page
+from e2e.docs import chart_page, cli_page, translation_page
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -14,6 +14,5 @@ DOCS = REPOSITORY / "docs"
 GENERATED_PAGES: Mapping[str, Callable[[], str]] = {
     "reference/chart-values.md": chart_page.page,
     "reference/cli.md": cli_page.page,
-    "reference/remote.md": remote_page.page,
     "reference/translation.md": translation_page.page,
 }

@@ -127,12 +127,3 @@ VALIDATING_POLICY_BINDINGS = _cluster_scoped(
     "validatingadmissionpolicybindings",
     "ValidatingAdmissionPolicyBinding",
 )
-#: Of this project (`bridge.crds`).
-REMOTES = Resource("cluster-bridge.io", "v1alpha1", "remotes", "Remote")
-CUSTOM_RESOURCE_DEFINITIONS = _cluster_scoped(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
-)
-#: Of SIG Multicluster (sigs.k8s.io/cluster-inventory-api).
-CLUSTER_PROFILES = Resource(
-    "multicluster.x-k8s.io", "v1alpha1", "clusterprofiles", "ClusterProfile"
-)

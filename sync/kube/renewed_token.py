@@ -9,9 +9,6 @@ counts no more. It is kept
   tokens are deleted when another one is kept;
 - as the file `FILE` in the folder of the kubeconfig, where an installed bridge mounts that key of
   its state Secret.
-
-A bridge of several remotes that is installed at home mounts the Secret with the renewed tokens of
-all as the first of these directories.
 """
 
 from __future__ import annotations

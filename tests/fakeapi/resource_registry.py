@@ -69,8 +69,6 @@ _BUILTIN = (
     Kind(known.SERVICES, fields=frozenset({"spec.clusterIP", "spec.type"})),
     Kind(known.EVENTS, status=False, fields=_EVENT_FIELDS),
     Kind(known.LEASES, status=False, blind_put=False),
-    Kind(known.REMOTES, generation=True, blind_put=False, builtin=False),
-    Kind(known.CLUSTER_PROFILES, generation=True, blind_put=False, builtin=False),
     Kind(known.PRIORITY_CLASSES, status=False),
     Kind(known.CERTIFICATE_SIGNING_REQUESTS, fields=frozenset({"spec.signerName"})),
     Kind(_core("serviceaccounts", "ServiceAccount"), status=False),

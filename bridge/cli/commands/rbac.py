@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from bridge.base.join_settings import HomeIdentity, SettingsError, check_name
-from bridge.cli.options.common_options import ObjectsNamespace
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN
 from bridge.cli.options.option_declaration import Option, with_options
@@ -141,45 +140,6 @@ def rbac_namespace(
     try:
         bound = [rbac_manifests.check_namespace(it) for it in names]
         objects = rbac_manifests.namespace_bindings(rbac_manifests.parse_account(account), bound)
-    except SettingsError as error:
-        raise fail(str(error), code=2) from None
-    print_objects(objects)
-
-
-def rbac_fleet(
-    namespace: ObjectsNamespace,
-    *,
-    cluster_profiles: Annotated[
-        bool,
-        typer.Option(
-            "--cluster-profiles",
-            help="For bridge run --cluster-profiles, instead of --remotes.",
-        ),
-    ] = False,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name of a Secret with a credential; repeatable. Default: all of the namespace.",
-            show_default=False,
-        ),
-    ] = None,
-    account: _Account = _ACCOUNT,
-) -> None:
-    """Print the permissions at home to serve Remotes or ClusterProfiles.
-
-    The command bridge rbac home prints those of the virtual nodes, which are needed too; name each
-    with --name, and add --leave, so that deleted objects can leave.
-    """
-    from bridge.cli.run_until_signal import fail
-    from bridge.rbac import rbac_manifests
-
-    try:
-        objects = rbac_manifests.fleet_objects(
-            rbac_manifests.parse_account(account),
-            rbac_manifests.check_namespace(namespace),
-            secret or [],
-            profiles=cluster_profiles,
-        )
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     print_objects(objects)

@@ -72,15 +72,6 @@ RemoteContext = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-#: Of the commands that grant and install what serves joins that are objects.
-ObjectsNamespace = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAMESPACE",
-        help="Namespace of the Remotes or ClusterProfiles.",
-        show_default=False,
-    ),
-]
 #: Of the commands that join. Unattended bridges have no permission for it.
 ApproveRequests = Annotated[
     bool,

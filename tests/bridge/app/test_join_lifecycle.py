@@ -157,13 +157,10 @@ async def test_node_has_the_namespace_of_the_installation(
         pass
     recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
     assert recorded[node_object.ANNOTATION_INSTALLATION] == "bridges"
-    elsewhere = two.settings
-    with_others = two.but(home=KubeconfigRef(), token_secret="tokens")
-    for settings in (with_others, elsewhere):
-        async with running_join(two, settings):
-            pass
-        recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
-        assert recorded[node_object.ANNOTATION_INSTALLATION] == ""
+    async with running_join(two):
+        pass
+    recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert recorded[node_object.ANNOTATION_INSTALLATION] == ""
 
 
 async def test_two_virtual_nodes_represent_two_node_pools(two: Clusters) -> None:

@@ -45,23 +45,6 @@ async def test_full_collection_runs_once_after_most_objects_are_freed(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_many_child_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most = 0, 0
-
-    async def run(module: str, *_: str, **__: object) -> bytes:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return module.encode()
-
-    monkeypatch.setattr(memory_savings, "run_child", run)
-    found = await asyncio.gather(*(memory_savings.run_module(str(it)) for it in range(20)))
-    assert found == [str(it).encode() for it in range(20)]
-    assert most == memory_savings.MAX_CHILDREN
-
-
 async def test_idle_process_collects_nothing(collections: list[int]) -> None:
     task = asyncio.create_task(memory_savings.release_memory())
     await asyncio.sleep(0.1)

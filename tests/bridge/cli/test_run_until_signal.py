@@ -148,55 +148,6 @@ def test_sighup_is_ignored_under_nohup() -> None:
     assert hung_up(ignored=True) == (0, "not stopped\n")
 
 
-#: A command in a session of its own that reads its configuration again, or stops. With a terminal
-#: as its standard input, that becomes the session's.
-_RELOADS = """
-import asyncio, fcntl, os, termios
-from bridge.cli import run_until_signal
-
-os.setsid()
-if os.isatty(0):
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-async def command(stop):
-    print("started", flush=True)
-    await stop.wait()
-    print("stopped", flush=True)
-
-run_until_signal.run(command, reload=lambda: print("reloaded", flush=True))
-"""
-
-
-def test_sighup_reloads_without_a_terminal() -> None:
-    with child_process(
-        [sys.executable, "-c", _RELOADS], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        for _ in range(2):
-            process.send_signal(signal.SIGHUP)
-            assert process.stdout.readline() == "reloaded\n"
-        process.terminate()
-        assert process.stdout.read() == "stopped\n"
-        assert process.wait() == 0
-
-
-def test_sighup_of_a_terminal_stops() -> None:
-    controller, terminal = os.openpty()
-    try:
-        with child_process(
-            [sys.executable, "-c", _RELOADS], stdin=terminal, stdout=subprocess.PIPE
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "started\n"
-            process.send_signal(signal.SIGHUP)
-            assert process.stdout.read() == "stopped\n"
-            assert process.wait() == 0
-    finally:
-        os.close(controller)
-        os.close(terminal)
-
-
 class Full(io.StringIO):
     """A file on a full disk."""
 
@@ -333,7 +284,7 @@ def test_asyncio_loop_without_uvloop(
 # -- the command line --------------------------------------------------------------------
 
 COMMANDS = {
-    *("join", "install", "upgrade", "uninstall", "render", "run", "leave", "prune", "rbac"),
+    *("join", "install", "upgrade", "uninstall", "render", "leave", "prune", "rbac"),
     *(
         "check",
         "status",
@@ -345,15 +296,12 @@ COMMANDS = {
         "version",
         "volume",
         "bug-report",
-        "config",
         "storage-class",
-        "crds",
-        "fleet",
     ),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain", "coredns"),
 }
 #: Commands that have commands, which have the examples.
-GROUPS = {"rbac", "config", "volume", "fleet"}
+GROUPS = {"rbac", "volume"}
 #: Names of earlier versions, and commands without documentation.
 HIDDEN = {"relay-pod", "garbage", "bugreport"}
 

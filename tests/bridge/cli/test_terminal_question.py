@@ -17,13 +17,12 @@ PATIENCE = 40.0
 #: Asks, and shows that the event loop goes on meanwhile.
 _SCRIPT = """
 import asyncio, sys
-from bridge.cli.terminal_question import TerminalQuestions, is_interactive
+from bridge.cli.terminal_question import ask, is_interactive
 
 async def main():
     assert is_interactive()
-    questions = TerminalQuestions()
     MORE
-    asked = asyncio.create_task(questions.ask("Approve it now?"))
+    asked = asyncio.create_task(ask("Approve it now?"))
     await asyncio.sleep(0.05)
     print("the loop goes on", file=sys.stderr, flush=True)
     print("answer:", await asked, file=sys.stderr, flush=True)
@@ -88,7 +87,7 @@ def test_only_yes_is_consent_and_the_event_loop_is_not_blocked(keys: str, answer
 
 def test_withdrawn_question_is_followed_by_the_next() -> None:
     more = (
-        'first = asyncio.create_task(questions.ask("The first?"))\n'
+        'first = asyncio.create_task(ask("The first?"))\n'
         "    await asyncio.sleep(0.05)\n"
         "    first.cancel()"
     )

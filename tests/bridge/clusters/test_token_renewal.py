@@ -18,7 +18,6 @@ from bridge.clusters import token_renewal
 from bridge.clusters.token_renewal import (
     TokenRenewal,
     keep_renewed_token,
-    keep_token_with_others,
 )
 from sync.kube import renewed_token, server_clock
 from sync.kube.api_resources import SECRETS
@@ -267,29 +266,3 @@ async def test_otherwise_the_token_is_kept_in_the_state_directory(
     await keep_renewed_token(RENEWED, home, ("ns", "a") if is_installed else None)
     assert list(renewed_token.find("own", [])) == [RENEWED]
     assert not [entry for entry in api.log if entry.method == "PATCH"]
-
-
-async def test_tokens_of_several_remotes_are_kept_in_one_secret_until_they_expire(
-    api: FakeApi, client_for: ClientFor, tmp_path: Path
-) -> None:
-    later = RenewedToken(origin_of("other"), "another", START + HOUR, START + 2 * HOUR)
-    latest = RenewedToken(origin_of("third"), "last", START + 90 * MINUTE, START + 3 * HOUR)
-    unknown = {"note": "eA==", "broken": "!"}
-    api.put(secret("tokens", namespace="ns", data=unknown))
-    home = await client_for(api, "home")
-    await keep_token_with_others(RENEWED, home, ("ns", "tokens"))
-    await keep_token_with_others(later, home, ("ns", "tokens"))
-    data = api.get(SECRETS, "tokens", "ns")["data"]
-    assert data.keys() == {*unknown, RENEWED.origin, later.origin}
-
-    # The mounted Secret is a directory in which every reader of the kubeconfig finds its token.
-    mounted = tmp_path / "state" / "cluster-bridge" / "renewed-tokens"
-    mounted.mkdir(parents=True)
-    for key in (RENEWED.origin, later.origin):
-        (mounted / key).write_bytes(base64.b64decode(data[key]))
-    assert list(renewed_token.find("own", [])) == [RENEWED]
-    assert list(renewed_token.find("other", [])) == [later]
-
-    await keep_token_with_others(latest, home, ("ns", "tokens"))
-    data = api.get(SECRETS, "tokens", "ns")["data"]
-    assert data.keys() == {*unknown, later.origin, latest.origin}, "the expired one is removed"

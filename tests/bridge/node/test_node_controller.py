@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,6 @@ from tests.fakeapi import FakeApi, Fault
 from tests.sync.engine_harness import IDENTITY
 from tests.sync.informer_harness import running_informer
 from translators.capacity.node_capacity import NO_LIMITS
-from translators.ownership_labels import PROPERTY_DOMAIN
 
 NAME = "virtual"
 TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
@@ -525,23 +524,6 @@ async def test_options_of_next_join_apply_and_edits_of_users_stay(
     again = {**TAINT, "value": "again"}
     await controller(home, nodes, NodeMetadata(taints=(again,))).register()
     assert spec_taints(home_api) == [theirs, again]
-
-
-async def test_labels_that_change_while_the_join_runs_follow(
-    home_api: FakeApi, node: NodeController
-) -> None:
-    region, zone = f"{PROPERTY_DOMAIN}/region", f"{PROPERTY_DOMAIN}/zone"
-
-    def labels() -> Mapping[str, str]:
-        found = home_api.get(NODES, NAME)["metadata"]["labels"]
-        return {key: it for key, it in found.items() if key in (region, zone)}
-
-    await node.register()
-    async with running(node):
-        node.set_labels({region: "asia", zone: "a"})
-        await home_api.until(lambda: labels() == {region: "asia", zone: "a"})
-        node.set_labels({region: "peru"})
-        await home_api.until(lambda: labels() == {region: "peru"})
 
 
 async def test_concurrent_taint_changes_are_not_lost(

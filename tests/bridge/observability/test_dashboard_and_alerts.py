@@ -40,8 +40,8 @@ def served() -> dict[str, set[str]]:
     return found
 
 
-#: Of one bridge in detail, and of all remotes.
-BOARDS = ("dashboard.json", "fleet-dashboard.json")
+#: Of one bridge in detail.
+BOARDS = ("dashboard.json",)
 
 
 def dashboard(name: str = "dashboard.json") -> dict[str, Any]:
@@ -174,18 +174,6 @@ def test_every_alert_has_a_description_with_existing_labels() -> None:
         kept = walk.grouped or served()[walk.series[0]] | TARGET
         assert used <= kept, alert["alert"]
         assert f"`{alert['alert']}`" in page
-
-
-def test_fleet_dashboard_has_a_row_for_each_remote() -> None:
-    board = dashboard("fleet-dashboard.json")
-    [node] = [it for it in board["templating"]["list"] if it["name"] == "node"]
-    assert node["multi"]
-    assert node["includeAll"]
-    rows = [it for it in board["panels"] if it["type"] == "row"]
-    assert rows[-1]["repeat"] == "node"
-    for panel in board["panels"]:
-        for target in panel.get("targets", ()):
-            assert "$node" in target["expr"], panel["title"]
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:

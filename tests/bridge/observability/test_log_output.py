@@ -26,7 +26,7 @@ from bridge.observability.log_output import (
 )
 from sync.cache.store import Key
 from sync.kube.api_errors import Unreachable
-from sync.runtime.log_fields import NODE, key_fields, name_fields
+from sync.runtime.log_fields import key_fields, name_fields
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
 from tests.sync.engine_harness import NODE as JOINED
@@ -54,7 +54,6 @@ def terminal(
     *,
     verbose: bool = False,
     log_format: LogFormat = "console",
-    nodes: bool = False,
 ) -> Iterator[Shown]:
     """Configures logging to write to the yielded file until the block ends."""
     loggers = [logging.getLogger(name) for name in NAMES]
@@ -64,7 +63,7 @@ def terminal(
     try:
         with tempfile.TemporaryFile("w+") as file:
             monkeypatch.setattr(sys, "stderr", file)
-            configure_logging(verbose=verbose, log_format=log_format, nodes=nodes)
+            configure_logging(verbose=verbose, log_format=log_format)
             yield Shown(file)
     finally:
         logging.root.handlers[:] = handlers
@@ -263,18 +262,6 @@ def test_number_of_dropped_lines_is_logged_as_json(pipe: tuple[int, int]) -> Non
     assert lost["msg"].startswith(f"{20_000 - len(read)} lines were dropped")
     assert lost["level"] == "warning"
     assert then["msg"] == "the next one"
-
-
-def test_line_names_its_node_when_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    with terminal(monkeypatch, nodes=True) as shown:
-        token = NODE.set("west")
-        try:
-            logging.getLogger("sync.cache.informer").warning("a trouble")
-        finally:
-            NODE.reset(token)
-        logging.getLogger(CHANGES).info("without a node")
-        lines = without_clock(shown)
-    assert lines == ["west: warning: a trouble", "without a node"]
 
 
 @pytest.mark.usefixtures("soon")

@@ -103,8 +103,8 @@ def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
     options = HomePermissions(["one", "two"], leave=True)
     for _, _, resource, verb, name in granted(rbac_manifests.home_objects(options, OURS)):
         if resource.startswith(("nodes", "leases")) and verb != "create":
-            if name in (namespace_ownership_lease.NAME, permissions.SHARDS_LEASE):
-                continue  # All nodes of a home have one record, and one Lease of shards.
+            if name == namespace_ownership_lease.NAME:
+                continue  # All nodes of a home have one record.
             # The lease of a node's election is named after it.
             assert name.removeprefix("election-") in ("one", "two"), (resource, verb)
 

@@ -57,17 +57,6 @@ def status(*pods: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**node_pod_summary.summarize_node(node(), counted), "bridge": bridge(), **changes}
 
 
-def fleet(*, error: str = "") -> dict[str, Any]:
-    """The remotes of a process, one of which fails."""
-    remotes = [
-        {"name": "east", "state": "running", "error": "", "replica": ""},
-        {"name": "osaka", "state": "retrying", "error": "remote: no answer", "replica": ""},
-        {"name": "west", "state": "running", "error": "", "replica": ""},
-    ]
-    loaded = "2030-01-01T00:00:00Z"
-    return {"source": "/etc/bridge.yaml", "loaded": loaded, "error": error, "remotes": remotes}
-
-
 def bridge(**changes: Any) -> dict[str, Any]:
     """An idle bridge that serves its node."""
     queue = dict.fromkeys(("depth", "working", "later", "failing", "retries"), 0)
@@ -97,6 +86,5 @@ def bridge(**changes: Any) -> dict[str, Any]:
         ],
         "streams": {"logs": 0},
         "errors": [],
-        "fleet": None,
         **changes,
     }

@@ -97,18 +97,6 @@ def test_problems_are_highlighted() -> None:
     assert next(it for it in root.children if it.label == "lag").tone == "warn"
 
 
-def test_tree_shows_failing_remotes_and_an_invalid_file() -> None:
-    shown = status(bridge=examples.bridge(fleet=examples.fleet(error="remotes: wrong (line 3)")))
-    text = status_tree.plain_text(status_tree.build_tree(shown))
-    assert (
-        "  remotes of this bridge: 1 retrying, 2 running\n"
-        "    /etc/bridge.yaml: invalid; that of 2030-01-01T00:00:00Z is in effect: "
-        "remotes: wrong (line 3)\n"
-        "    osaka: retrying: remote: no answer\n"
-    ) in text
-    assert "remotes of this bridge" not in status_tree.plain_text(status_tree.build_tree(status()))
-
-
 def test_tree_without_bridge_status() -> None:
     shown = status(bridge=None, bridgeUnknown="home: no right", pods=None, podsUnknown="nor that")
     text = status_tree.plain_text(status_tree.build_tree(shown))

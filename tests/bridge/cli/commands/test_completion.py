@@ -65,7 +65,7 @@ def test_completion_that_hangs_ends_silently_at_the_limit(tmp_path: Path) -> Non
         (["unco"], ["uncordon"], ":4"),
         (["join", "--network", "re"], ["relay"], ":4"),
         (["join", "--home-context", "p"], ["prod"], ":4"),
-        (["run", "--config", "no-such"], [], ":0"),
+        (["render", "--kubeconfig", "no-such"], [], ":0"),
     ],
 )
 @pytest.mark.usefixtures("kubeconfig")

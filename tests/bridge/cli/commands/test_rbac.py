@@ -108,12 +108,3 @@ def test_invalid_option_prints_no_yaml(
     assert done.exit_code == 2
     assert expected in done.stderr
     assert done.stdout == ""
-
-
-def test_fleet_of_cluster_profiles_cannot_write_their_status(invoke: Invoke) -> None:
-    done = invoke("rbac", "fleet", "inventory", "--cluster-profiles", "--secret", "osaka")
-    (role,) = [it for it in yaml.safe_load_all(done.stdout) if it["kind"] == "Role"]
-    assert role["metadata"]["namespace"] == "inventory"
-    granted = {name: it for it in role["rules"] for name in it["resources"]}
-    assert granted.keys() == {"clusterprofiles", "events", "secrets"}
-    assert granted["secrets"]["resourceNames"] == ["osaka"]

@@ -1,1 +1,0 @@
-"""The CustomResourceDefinitions of the API group `cluster-bridge.io`."""
