@@ -36,7 +36,7 @@ from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
 from sync.cache.store import Indexer, Key, Store, has_key, key_of
 from sync.cache.store_writer import Handler, StoreWriter
-from sync.cache.watcher import Watcher
+from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.client import KubeClient
@@ -276,8 +276,8 @@ class Informer:
         size = 0
         while pages.has_next:
             async with pages.next() as page:
-                average = (pages.decoded_size - size) // (len(page.items) or 1)
-                size = pages.decoded_size
+                average = (pages.size - size) // (len(page.items) or 1)
+                size = pages.size
                 await self._store_page(page, present, average)
                 version = page.resource_version
         for key in self.store.keys() - present:
@@ -304,10 +304,9 @@ class Informer:
         # Popped from the end, so that parts that the store does not keep are freed at once.
         items = page.items
         items.reverse()
-        step = self.client.limits.share.step()
-        while items:
-            if step.is_over:
-                await step.end()
+        for count in range(1, len(items) + 1):
+            if count % BATCH == 0:
+                await asyncio.sleep(0)
             item = items.pop()
             if not has_key(item):
                 self._writer.skip_malformed("metadata")
@@ -321,7 +320,6 @@ class Informer:
                 self._writer.put(item, size=size, allow_older=key not in self._written)
             if self.store.get(key) is not None:
                 present.add(key)
-        await step.finish()
 
     def _watch_works(self) -> None:
         self._watched = True

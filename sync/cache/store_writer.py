@@ -20,12 +20,7 @@ from sync.cache.interning import InternPool, intern_pod, no_interning, share_unc
 from sync.cache.store import Key, Store, key_of
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.response_limits import (
-    CACHE_LIMIT,
-    VALUES_LIMIT,
-    ResponseLimits,
-    decoded_size,
-)
+from sync.kube.response_limits import CACHE_LIMIT, DECODED_LIMIT, ResponseLimits
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import Object, metadata, uid_of
 from translators.pods.status_limits import STATUS_LIMIT, TEXT_LIMIT, within_limits
@@ -110,8 +105,8 @@ class StoreWriter:
         checked: bool = False,
     ) -> None:
         """Stores a state of an object unless the stored one is newer, or with ``allow_older``
-        whenever it differs. The writer owns ``obj`` from now on. ``size`` is what it needs in
-        memory before it is reduced; None if that is unknown. ``checked``: it has the shape of its
+        whenever it differs. The writer owns ``obj`` from now on. ``size`` is that of its
+        JSON before it is reduced; None if that is unknown. ``checked``: it has the shape of its
         kind, as all that `KubeClient` returns."""
         key = key_of(obj)
         old = self._store.get(key)
@@ -159,7 +154,7 @@ class StoreWriter:
     def resize(self, obj: Object) -> None:
         """Records that the store has this smaller form of an object now."""
         if self._share is not None:
-            self._share.take(key_of(obj), _memory_size(obj))
+            self._share.take(key_of(obj), _json_size(obj))
 
     def close(self) -> None:
         """Gives the memory for other objects of the remote back: the store is no longer used."""
@@ -171,8 +166,8 @@ class StoreWriter:
         self._skip("malformed", "an object has a part of the wrong type: %s", path)
 
     def skip_large(self) -> None:
-        """Counts an object that is not stored because it has too many values."""
-        self._skip("memory", "an object exceeds a response of %s values", VALUES_LIMIT)
+        """Counts an object that is not stored because it is too large to be decoded."""
+        self._skip("memory", "an object exceeds %s bytes in memory", DECODED_LIMIT)
 
     def _reduced(self, obj: Object, old: Object | None, *, checked: bool) -> Object | None:
         """The form of the object that is stored; None if it does not have the shape of its
@@ -207,7 +202,7 @@ class StoreWriter:
         if self._share is None:
             return True
         if size is None or self._slim is not None:
-            size = _memory_size(obj)
+            size = _json_size(obj)
         if self._share.take(key, size):
             return True
         self._skip("memory", "the objects of the remote exceed %s bytes", CACHE_LIMIT)
@@ -254,5 +249,5 @@ class StoreWriter:
         )
 
 
-def _memory_size(obj: Object) -> int:
-    return decoded_size(orjson.dumps(obj, default=list))
+def _json_size(obj: Object) -> int:
+    return len(orjson.dumps(obj, default=list))

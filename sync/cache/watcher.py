@@ -30,7 +30,7 @@ from sync.kube.api_errors import Gone, MalformedResponse, ResponseTooLarge, from
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.kube.http2_connection import Http2Response
-from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn, decoded_size
+from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn
 from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT
 from translators.object_accessors import Object, uid_of
@@ -58,8 +58,8 @@ READ_AHEAD = 2**20
 SHORT_WATCH = 1.0
 #: Seconds: `Watcher.rewatch` leaves a watch alone to which the server responded more recently.
 REWATCH_AGE = 10.0
-#: Bytes of a watch that are split into lines at once: they may all be empty ones.
-_PIECE = 2**16
+#: Events handled before other tasks get a turn: about 5 ms of work.
+BATCH = 50
 
 
 class BrokenWatchError(MalformedResponse):
@@ -211,24 +211,17 @@ class Watcher:
     ) -> int:
         """Handles events until the response ends; returns how many."""
         lines, handled = LineSplitter(), 0
-        step = self._client.limits.share.step()
         while chunk := await response.content.readany():
-            step.begin()
-            for start in range(0, len(chunk), _PIECE):
-                ended = lines.feed(chunk[start : start + _PIECE])
-                if ended:  # a line that does not end is no sign of life
-                    self.contact()
-                for line in ended:
-                    if await self._is_usable(line):
-                        self.handle(line)
-                    if not handled:
-                        self._on_alive()
-                    handled += 1
-                    if step.is_over:
-                        await step.end()
-                if step.is_over:
-                    await step.end()
-            await step.finish()
+            ended = lines.feed(chunk)
+            if ended:  # a line that does not end is no sign of life
+                self.contact()
+            for line in ended:
+                self.handle(line)
+                if not handled:
+                    self._on_alive()
+                handled += 1
+                if handled % BATCH == 0:
+                    await asyncio.sleep(0)
             if lines.partial > SMALL_BODY:
                 await self._await_large_event(lines.partial, turn)
             elif self._in_large_event:
@@ -238,23 +231,6 @@ class Watcher:
                 self.contact()
         return handled
 
-    async def _is_usable(self, line: bytes) -> bool:
-        """Whether the event can be decoded; skips one with too many values. Raises Gone if the
-        object cannot be identified: a list then skips it."""
-        if len(line) <= SMALL_BODY:
-            return True
-        what = f"watch {self._resource}"
-        try:
-            await self._client.limits.check_values(line, what, reason="watch-event")
-        except ResponseTooLarge as error:
-            header = event_header(line)
-            if header is None:
-                raise Gone(str(error), code=410, side=self._client.side, what=what) from None
-            self._writer.skip_large()
-            self.resource_version = header.version
-            return False
-        return True
-
     async def _await_large_event(self, size: int, turn: LargeBodyTurn) -> None:
         """Waits for the turn of a large event, of which ``size`` bytes have arrived. Raises
         ResponseTooLarge."""
@@ -263,19 +239,26 @@ class Watcher:
             raise self._client.limits.too_large("watch-event", "an event", BODY_LIMIT, what)
         await turn.take()
         if not self._in_large_event:
-            await self._client.limits.share.wait()
             self._in_large_event = True
             self._expire_at(asyncio.get_running_loop().time() + LARGE_EVENT_SECONDS)
 
     def handle(self, line: bytes) -> None:
-        """Stores the event of one line. Raises the error of an ERROR event, BrokenWatchError, and
-        ResponseTooLarge."""
+        """Stores the event of one line, or skips one that is too large to be decoded. Raises the
+        error of an ERROR event, BrokenWatchError, and Gone if a skipped object cannot be
+        identified: a list then skips it."""
         if self._is_stored(line):
             return
+        what = f"watch {self._resource}"
         try:
-            what = f"watch {self._resource}"
             event = self._client.limits.decode(line, what, reason="watch-event")
             kind, obj = event["type"], event["object"]
+        except ResponseTooLarge as error:
+            header = event_header(line)
+            if header is None:
+                raise Gone(str(error), code=410, side=self._client.side, what=what) from None
+            self._writer.skip_large()
+            self.resource_version = header.version
+            return
         except (KeyError, TypeError):
             kind, obj = "", None
         if not isinstance(obj, dict):
@@ -284,9 +267,7 @@ class Watcher:
         if kind != "ERROR" and not has_key(obj):
             self._writer.skip_malformed("metadata")
             return
-        self._store_event(
-            kind, obj, len(line) if self._client.side == "home" else decoded_size(line)
-        )
+        self._store_event(kind, obj, len(line))
         self.resource_version = version_of(obj) or self.resource_version
 
     def _store_event(self, kind: str, obj: Object, size: int) -> None:

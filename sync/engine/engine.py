@@ -31,6 +31,7 @@ from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import key_of
 from sync.cache.unreadable_informer import UnreadableInformer
+from sync.cache.watcher import BATCH
 from sync.capacity.remote_capacity import CapacityAggregator
 from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.declaration.controller_context import ControllerContext
@@ -321,13 +322,12 @@ class Engine:
                 for watch in declared.watches
                 if watch.informer is informer and watch.replay and watch.handler is not None
             ]
-            step = informer.client.limits.share.step()
-            for obj in list(informer.store):
+            for count, obj in enumerate(list(informer.store), start=1):
                 for handler in handlers:
                     with exception_summary.log_defects(f"{informer.resource} {key_of(obj)}"):
                         handler(None, obj)
-                if step.is_over:
-                    await step.end()
+                if count % BATCH == 0:
+                    await asyncio.sleep(0)
         for namespace in {HomeNamespace(namespace_of(pod)) for pod in self.home_pods.store}:
             if self._home_watches.last_synced(namespace) is not None:
                 self._requeue(namespace)

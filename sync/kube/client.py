@@ -70,7 +70,7 @@ class KubeClient(StreamTransport):
             self.limits.rejected["malformed"] += 1
             message = "the response is not a list of objects"
             raise MalformedResponse(message, side=self.side, what=f"GET {path}")
-        objects = await self._objects(resource, items, check=check and self._is_remote)
+        objects = self._objects(resource, items, check=check and self._is_remote)
         page = Page(
             items=objects,
             resource_version=text_or_empty(meta.get("resourceVersion")),
@@ -78,20 +78,16 @@ class KubeClient(StreamTransport):
         )
         return page, text_or_empty(meta.get("continue"))
 
-    async def _objects(
+    def _objects(
         self, resource: Resource, items: builtins.list[Any], *, check: bool
     ) -> builtins.list[Object]:
         """The items that are objects, and with ``check`` have the right shape."""
-        step = self.limits.share.step()
         objects = []
         for item in items:
-            if step.is_over:
-                await step.end()
             if isinstance(item, dict) and not (check and wrong_part(resource.kind, item)):
                 item.setdefault("apiVersion", resource.api_version)
                 item.setdefault("kind", resource.kind)
                 objects.append(item)
-        await step.finish()
         self.limits.rejected["malformed"] += len(items) - len(objects)
         return objects
 

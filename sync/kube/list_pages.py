@@ -76,11 +76,6 @@ class ListPages:
         """Bytes of JSON so far."""
         return self._turn.size
 
-    @property
-    def decoded_size(self) -> int:
-        """The estimated bytes in memory of all objects so far."""
-        return self._turn.decoded_size
-
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Page]:
         """Requests the next page; a large one holds its turn until the context ends."""

@@ -1,5 +1,4 @@
-"""Limits of the responses of one API server, so that it cannot take memory that other clusters of
-the process need.
+"""Limits of the responses of one API server, so that it cannot take the memory of the process.
 
 - A body is read, decompressed, up to a limit; beyond it the connection is closed and
   `ResponseTooLarge` raised. A compressed body is never in memory beyond what is read of it.
@@ -7,9 +6,7 @@ the process need.
   are decoded: further ones wait, and are not read meanwhile. Timeouts of the requests bound the
   wait.
 - A body whose decoded form would need more than `DECODED_LIMIT` is not decoded: two bytes of JSON
-  can become a hundred in memory. Nor is one of a remote with more than `VALUES_LIMIT` values:
-  decoding is one step, which delays all other work.
-- Work on large bodies of a remote has a share of the event loop's time (`sync.base.loop_share`).
+  can become a hundred in memory.
 
 Honest servers stay within these limits: see the constants. A page of a list that exceeds them is
 requested again with fewer objects (`sync.kube.list_pages`).
@@ -24,7 +21,6 @@ from typing import Any
 import aiohttp
 import orjson
 
-from sync.base.loop_share import LoopShare
 from sync.kube.api_errors import ResponseTooLarge, Side
 from sync.kube.http2_connection import Http2Response
 
@@ -42,13 +38,10 @@ LARGE_BODIES = 2
 #: Bytes in memory of a body's decoded form, as `decoded_size` estimates it: what the largest object
 #: of etcd can need.
 DECODED_LIMIT = 160 * 2**20
-#: Values of a body of a remote: those of the densest ConfigMap that etcd stores, 1.5 MiB of keys of
-#: four characters without text, and of a page of 250 pods with 600 values each.
-VALUES_LIMIT = 160_000
 
-#: Bytes, by the same estimate, of all objects of one remote that informers keep: 30,000 pods of 10
-#: kB without parts in common; pods of one template need a tenth of it (`sync.cache.interning`).
-CACHE_LIMIT = 2**31
+#: Bytes of JSON of all objects of one remote that informers keep: 50,000 pods of 10 kB. Decoded,
+#: objects need several times as much, and those of one template less (`sync.cache.interning`).
+CACHE_LIMIT = 2**29
 
 #: Bytes that a value of a list, or a map with its first value, needs in memory at most (CPython:
 #: 184 for a small dict, which is two of `_STRUCTURE`; 58 for a short string and its reference).
@@ -56,49 +49,17 @@ _VALUE_SIZE = 100
 #: Each value follows one of these.
 _STRUCTURE = b"{[,"
 _NO_STRUCTURE = bytes(set(range(256)) - set(_STRUCTURE))
-#: Bytes of a body that are counted at once.
-_PIECE = 2**16
 
 
 def decoded_size(raw: bytes) -> int:
     """An upper estimate of the memory that the decoded form of this JSON needs."""
-    return len(raw) + _VALUE_SIZE * _structure(raw)
-
-
-def _structure(raw: bytes) -> int:
-    """The bytes of `_STRUCTURE`, in texts too: an upper estimate of the values."""
-    return len(raw.translate(None, _NO_STRUCTURE))
-
-
-class ValueCounter:
-    """Counts the values of JSON in pieces, without what texts contain."""
-
-    __slots__ = ("_escape", "_in_text")
-
-    def __init__(self) -> None:
-        self._in_text = 0
-        # The last byte of the piece, if it escapes the next one.
-        self._escape = b""
-
-    def feed(self, piece: bytes) -> int:
-        """The values that begin in the next piece."""
-        piece = self._escape + piece
-        if b"\\" in piece:
-            piece = piece.replace(b"\\\\", b"")
-            self._escape = b"\\" if piece.endswith(b"\\") else b""
-            piece = piece.removesuffix(b"\\").replace(b'\\"', b"")
-        else:
-            self._escape = b""
-        parts = piece.split(b'"')
-        found = _structure(b"".join(parts[self._in_text :: 2]))
-        self._in_text = (self._in_text + len(parts) - 1) % 2
-        return found
+    return len(raw) + _VALUE_SIZE * len(raw.translate(None, _NO_STRUCTURE))
 
 
 class LargeBodyTurn:
     """The permission for one body at a time to grow beyond `SMALL_BODY`."""
 
-    __slots__ = ("_held", "_turns", "decoded_size", "reason", "size")
+    __slots__ = ("_held", "_turns", "reason", "size")
 
     def __init__(self, turns: asyncio.Semaphore, reason: str) -> None:
         self._turns = turns
@@ -107,8 +68,6 @@ class LargeBodyTurn:
         self._held = False
         self.size = 0
         """Bytes of the bodies that were read with it."""
-        self.decoded_size = 0
-        """Bytes of their decoded form, as `decoded_size` estimates them."""
 
     @property
     def is_held(self) -> bool:
@@ -133,12 +92,10 @@ class ResponseLimits:
     def __init__(self, side: Side) -> None:
         self._side = side
         self._turns = asyncio.Semaphore(LARGE_BODIES)
-        self.share = LoopShare(is_limited=side == "remote")
-        """The share of the event loop's time for data of this server."""
         self.rejected: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
         """Rejected data by reason: one of `REJECTIONS`."""
         self.cached = 0
-        """Bytes of the objects that informers keep, as `decoded_size` estimates them."""
+        """Bytes of JSON of the objects that informers keep."""
 
     def turn(self, reason: str = "body") -> LargeBodyTurn:
         """A turn that is not taken yet."""
@@ -157,32 +114,27 @@ class ResponseLimits:
         exceed `SMALL_BODY` with a ``turn`` only."""
         content = response.content
         parts: list[bytes] = []
-        size = decoded = 0
-        is_page = turn is not None and turn.reason == "page"
+        size = 0
         try:
             while part := await content.readany():
                 parts.append(part)
                 size += len(part)
-                if is_page:
-                    decoded += decoded_size(part)
                 if size > SMALL_BODY:
                     await self._grow(size, limit, turn, what)
         except BaseException:
             response.close()
             raise
         raw = parts[0] if len(parts) == 1 else b"".join(parts)
-        if turn is not None and is_page:
+        if turn is not None:
             turn.size += size
-            turn.decoded_size += decoded
         return raw
 
     async def _grow(self, size: int, limit: int, turn: LargeBodyTurn | None, what: str) -> None:
         if size > limit:
             reason = "body" if turn is None else turn.reason
             raise self.too_large(reason, "the response", limit, what)
-        if turn is not None and not turn.is_held:
+        if turn is not None:
             await turn.take()
-            await self.share.wait()
 
     async def read_failure(
         self, response: aiohttp.ClientResponse | Http2Response, what: str
@@ -193,37 +145,6 @@ class ResponseLimits:
             return await self.read(response, what=what)
         except ResponseTooLarge:
             return b""
-
-    async def decode_large(self, raw: bytes, what: str, *, reason: str = "body") -> Any:
-        """As `decode`, for a body that may be large, whose turn the caller holds."""
-        if len(raw) <= SMALL_BODY:
-            return self.decode(raw, what, reason=reason)
-        await self.check_values(raw, what, reason=reason)
-        step = self.share.step()
-        try:
-            return self.decode(raw, what, reason=reason)
-        finally:
-            step.charge()
-
-    async def check_values(self, raw: bytes, what: str, *, reason: str) -> None:
-        """Raises ResponseTooLarge if a remote sent more than `VALUES_LIMIT` values."""
-        if self._side == "home":
-            return
-        step, counter = self.share.step(), ValueCounter()
-        # The estimate suffices for nearly all bodies.
-        for count in (_structure, counter.feed):
-            total = 0
-            for start in range(0, len(raw), _PIECE):
-                total += count(raw[start : start + _PIECE])
-                if step.is_over:
-                    await step.end()
-                if total > VALUES_LIMIT:
-                    break
-            else:
-                await step.finish()
-                return
-        await step.finish()
-        raise self.too_large(reason, "the decoded response", VALUES_LIMIT, what, "values")
 
     def decode(self, raw: bytes, what: str, *, reason: str = "body") -> Any:
         """Parses JSON; None for anything else. The parser's error quotes the text and is dropped.
@@ -236,12 +157,10 @@ class ResponseLimits:
         except orjson.JSONDecodeError:
             return None
 
-    def too_large(
-        self, reason: str, part: str, limit: int, what: str, unit: str = "bytes"
-    ) -> ResponseTooLarge:
-        """The error for a ``part`` of a response that exceeds ``limit``; counts it."""
+    def too_large(self, reason: str, part: str, limit: int, what: str) -> ResponseTooLarge:
+        """The error for a ``part`` of a response that exceeds ``limit`` bytes; counts it."""
         self.rejected[reason] += 1
-        return ResponseTooLarge(f"{part} exceeds {limit} {unit}", side=self._side, what=what)
+        return ResponseTooLarge(f"{part} exceeds {limit} bytes", side=self._side, what=what)
 
 
 #: Reasons for which a part of a response is not used; a ``page`` is requested in parts.

@@ -157,7 +157,7 @@ class Transport:
         try:
             raw = await self._send_retried(request, retry=retry_on_throttle)
             if decode:
-                decoded = await self.limits.decode_large(raw, request.what, reason=held.reason)
+                decoded = self.limits.decode(raw, request.what, reason=held.reason)
                 if isinstance(decoded, dict):
                     return decoded
             elif raw.startswith(b"{"):

@@ -1,6 +1,5 @@
-"""An API server that does its worst: ``python -m tests.sync.hostile_cluster SEED [ATTACK]`` prints
-its port and serves until its input ends. Each response is one of `LISTS` or `WATCHES`, at random,
-or with ``ATTACK`` always that one.
+"""An API server that does its worst: ``python -m tests.sync.hostile_cluster SEED`` prints its port
+and serves until its input ends. Each response is one of `LISTS` or `WATCHES`, at random.
 
 It is a process of its own: what it uses is not measured with the bridge.
 """
@@ -15,7 +14,6 @@ from collections.abc import AsyncIterator, Callable
 
 import orjson
 
-from sync.kube.response_limits import VALUES_LIMIT
 from tests.fakeapi.hostile_server import BLOCK, gzip_bomb
 from translators.object_accessors import Object
 
@@ -59,12 +57,6 @@ async def dense(_: str) -> AsyncIterator[bytes]:
     """JSON that takes a hundred times its size in memory, just below the limit of memory."""
     yield _OK + b'\r\n{"items":['
     yield b'{"a":0},' * (760_000) + b"{}]}"
-
-
-async def values(_: str) -> AsyncIterator[bytes]:
-    """The same with as many values as are parsed."""
-    yield _OK + b'\r\n{"items":['
-    yield b'{"a":0},' * (VALUES_LIMIT // 2 - 10) + b"{}]}"
 
 
 async def large(_: str) -> AsyncIterator[bytes]:
@@ -120,7 +112,6 @@ LISTS: tuple[Attack, ...] = (
     bomb,
     endless,
     dense,
-    values,
     large,
     pages,
     drip,
@@ -131,29 +122,15 @@ LISTS: tuple[Attack, ...] = (
 WATCHES: tuple[Attack, ...] = (endless, drip, flood, flood, malformed, empty, bomb)
 
 
-#: The attacks by name.
-ATTACKS = {attack.__name__: attack for attack in (*LISTS, *WATCHES) if attack is not synced}
-
-
-def responses(name: str) -> tuple[tuple[Attack, ...], tuple[Attack, ...]]:
-    """The responses to lists and to watches of a server with one attack; all with "". Lists succeed
-    where only watches have the attack."""
-    if not name:
-        return LISTS, WATCHES
-    attack = ATTACKS[name]
-    return (attack if attack in LISTS else synced,), (attack if attack in WATCHES else empty,)
-
-
-async def main(seed: int, attack: str) -> None:
+async def main(seed: int) -> None:
     """Serves until the input ends."""
     rng = random.Random(seed)
-    lists, watches = responses(attack)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             path = head.split(b" ", 2)[1].decode()
-            respond = rng.choice(watches if "watch=1" in path else lists)
+            respond = rng.choice(WATCHES if "watch=1" in path else LISTS)
             async for piece in respond(path):
                 for start in range(0, len(piece), BLOCK):
                     writer.write(piece[start : start + BLOCK])
@@ -170,4 +147,4 @@ async def main(seed: int, attack: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), "".join(sys.argv[2:3])))
+    asyncio.run(main(int(sys.argv[1])))

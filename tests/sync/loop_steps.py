@@ -1,33 +1,15 @@
-"""How the work of several remotes divides the event loop of one process."""
+"""How long the callbacks of an event loop keep it from others."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
 from unittest.mock import patch
-
-from sync.base.background_task import background_task
-from sync.base.loop_share import ACTIVE, LoopShare
-
-
-@asynccontextmanager
-async def neighbour() -> AsyncIterator[None]:
-    """Another remote of the process, which uses the loop now and then."""
-    share = LoopShare(is_limited=True)
-
-    async def work() -> None:
-        while True:
-            await share.step().finish()
-            await asyncio.sleep(ACTIVE / 20)
-
-    async with background_task(work(), name="neighbour"):
-        await asyncio.sleep(0)
-        yield
 
 
 class LoopSteps:

@@ -28,7 +28,7 @@ from sync.kube.api_resources import (
     Resource,
 )
 from sync.kube.client import KubeClient
-from sync.kube.response_limits import VALUES_LIMIT
+from sync.kube.response_limits import DECODED_LIMIT
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, event, node, pod
@@ -197,7 +197,7 @@ async def test_other_work_continues_while_a_page_of_malformed_objects_is_skipped
     assert steps.longest < 0.03, steps.what
 
 
-async def test_object_with_too_many_values_is_skipped_in_a_list(
+async def test_object_that_is_too_dense_is_skipped_in_a_list(
     api: FakeApi, client_for: ClientFor
 ) -> None:
     """Its page is requested with fewer objects and then with their metadata alone; the store keeps
@@ -232,7 +232,7 @@ async def test_object_with_too_many_values_is_skipped_in_a_list(
         assert len(informer.store) == 20
         known = informer.store.get(Key("default", "c5"))
         for name in ("c5", "c19"):
-            objects[int(name[1:])]["spec"] = [[]] * VALUES_LIMIT
+            objects[int(name[1:])]["spec"] = [[]] * (DECODED_LIMIT // 200)
         objects[19]["metadata"]["name"] = "new"
         requested.clear()
         async with asyncio.timeout(20):
