@@ -95,6 +95,7 @@ _add(
     join,
     "bridge join --kubeconfig remote.yaml",
     "bridge join --kubeconfig remote.yaml --name burst --share 0.5",
+    "bridge join -f burst.yaml",
 )
 _add(
     _JOIN,

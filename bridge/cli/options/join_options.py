@@ -1,8 +1,8 @@
 """The options of `bridge join`, declared once in the table `JOIN`, and those of its process.
 
 `bridge join`, `bridge install`, `bridge upgrade` and `bridge render` take their flags and
-environment variables from these tables, `bridge run` its keys and JSON Schema, `bridge rbac` and
-`bridge check --pre` some options, and docs/reference/cli.md its rows. `RELAY`, `PROTECTION`
+environment variables from these tables, the file of `bridge join --file` its keys, `bridge rbac`
+and `bridge check --pre` some options, and docs/reference/cli.md its rows. `RELAY`, `PROTECTION`
 and `INSTALL` have modules of their own. To add an option:
 
 1. Add a field with a default to `JoinSettings` (bridge/base/join_settings.py).
@@ -68,8 +68,7 @@ WORKLOADS = "Workloads"
 KUBELET_API = "Kubelet API"
 OUTPUT = "Logs and traces"
 
-#: Each is a key of one remote in the configuration of `bridge run`, and sets a field of
-#: `JoinSettings`.
+#: Each sets a field of `JoinSettings`.
 JOIN: tuple[Option, ...] = (
     Option(
         "kubeconfig",
@@ -437,7 +436,7 @@ JOIN: tuple[Option, ...] = (
     ),
 )
 
-#: Of the whole process; keys at the top of the configuration of `bridge run`.
+#: Of the process.
 PROCESS: tuple[Option, ...] = (
     Option("verbose", "Show all log lines.", OUTPUT, kind=bool, default=False, short="-v"),
     Option(

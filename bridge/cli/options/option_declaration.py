@@ -1,8 +1,8 @@
 """One declared option, and what follows from its declaration.
 
 From an `Option` follow its flag and environment variable on the command line (`with_options`), its
-key in the configuration of `bridge run` (`Option.read`), its JSON Schema (`Option.schema`), its
-help, and its row in docs/reference/cli.md.
+key in the file of `bridge join --file` (`Option.read`), its help, and its row in
+docs/reference/cli.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 
 from bridge.cli.options.value_parsing import Duration, InvalidValueError, invalid, quoted
 
-#: How a configuration file may write a value beside the command line's text: ``map`` also as a map
+#: How the file of a join may write a value beside the command line's text: ``map`` also as a map
 #: of ``KEY=VALUE`` pairs, ``list`` also as a list, ``scalar`` also as a number, ``text`` only so.
 Form = Literal["scalar", "text", "map", "list"]
 
@@ -33,7 +33,7 @@ _DEFAULT_SENTENCE = re.compile(r" Default: .*?\.(?= |$)")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: ``--NAME`` on the command line and ``NAME`` in a configuration file."""
+    """One option: ``--NAME`` on the command line and ``NAME`` in the file of a join."""
 
     name: str
     help: str
@@ -130,11 +130,11 @@ class Option:
         is_converted = self._is_duration or self.kind in (int, float, Path)
         return self.kind(text) if is_converted else text
 
-    # -- a configuration file ------------------------------------------------------------------
+    # -- the file of a join --------------------------------------------------------------------
 
     def read(self, value: Any, *, folder: Path) -> Any:
-        """The value of a configuration file as the command line would have it. Paths are relative
-        to ``folder``. Raises InvalidValueError."""
+        """The value of a file as the command line would have it. Paths are relative to ``folder``.
+        Raises InvalidValueError."""
         if self._is_duration:
             if isinstance(value, str | int | float) and not isinstance(value, bool):
                 return self.kind(value)
@@ -177,29 +177,6 @@ class Option:
             return ",".join(texts) if len(texts) == len(value) else None
         return _scalar_text(value) if not isinstance(value, bool) else None
 
-    def schema(self) -> dict[str, Any]:
-        """The JSON Schema of its values in a configuration file."""
-        schema: dict[str, Any] = {"description": self.help}
-        if self.choices:
-            schema["enum"] = list(self.choices)
-        elif self.form == "map":
-            values = {"type": ["string", "number", "boolean"]}
-            schema["anyOf"] = [
-                {"type": "string"},
-                {"type": "object", "additionalProperties": values},
-            ]
-        elif self.form == "list":
-            schema["anyOf"] = [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
-        elif isinstance(self.kind, Duration):
-            schema |= {"type": ["string", "number"], "minimum": self.kind.minimum}
-        elif self.kind is Path or self.form == "text":
-            schema["type"] = "string"
-        else:
-            names = {bool: "boolean", int: "integer", float: "number"}
-            schema["type"] = names.get(self.kind, ["string", "number"])
-        limits = {"minimum": self.minimum, "maximum": self.maximum, "default": self.default}
-        return schema | {name: it for name, it in limits.items() if it is not None}
-
 
 def _scalar_text(value: Any) -> str | None:
     """A scalar of YAML as it is written there; None of a list, a map or null."""
@@ -224,16 +201,22 @@ def with_options(
     return decorate
 
 
-#: Where the value of an option comes from if the user gave it.
-_GIVEN = ("COMMANDLINE", "ENVIRONMENT")
+#: Where the value of an option comes from if the user gave it; the last is a file.
+_GIVEN = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP")
 
 
 def is_given(ctx: typer.Context, parameter: str) -> bool:
-    """Whether the command line or the environment has the option."""
+    """Whether the command line, the environment or a file has the option."""
     source = ctx.get_parameter_source(parameter)
     return source is not None and source.name in _GIVEN
 
 
+def is_from_file(ctx: typer.Context, parameter: str) -> bool:
+    """Whether the option's value is that of the file."""
+    source = ctx.get_parameter_source(parameter)
+    return source is not None and source.name == _GIVEN[-1]
+
+
 def given(ctx: typer.Context, options: Iterable[Option]) -> list[Option]:
-    """Those of ``options`` that the command line or the environment has."""
+    """Those of ``options`` that `is_given`."""
     return [it for it in options if is_given(ctx, it.parameter)]

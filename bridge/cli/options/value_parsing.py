@@ -1,7 +1,7 @@
 """The values of options: durations, and the sentence that rejects a bad value.
 
 Every rejection reads ``"VALUE" is not WHAT; use EXAMPLES``, on the command line after the option's
-flag and in a configuration file after its key.
+flag and in the file of a join after its key.
 """
 
 from __future__ import annotations

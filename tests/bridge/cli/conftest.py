@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from bridge.app import join_lifecycle
 from bridge.base import memory_savings
+from bridge.base.consent import Consent
+from bridge.base.join_settings import JoinSettings
 from bridge.cli.command_table import app
 from bridge.observability import log_output as to_stderr
 
@@ -35,3 +40,34 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Invoke:
         return CliRunner().invoke(app, command, input=typed)
 
     return run
+
+
+@dataclass
+class JoinCalls:
+    """Replaces `bridge.app.join_lifecycle.join`: records its settings."""
+
+    settings: list[JoinSettings] = field(default_factory=list)
+    consents: list[Consent] = field(default_factory=list)
+    raises: Exception | None = None
+
+    async def join(
+        self,
+        settings: JoinSettings,
+        *,
+        notify: Callable[[str], None],
+        stop: asyncio.Event,
+        consent: Consent,
+    ) -> None:
+        self.settings.append(settings)
+        self.consents.append(consent)
+        notify("home: a step")
+        if self.raises is not None:
+            raise self.raises
+
+
+@pytest.fixture
+def joins(monkeypatch: pytest.MonkeyPatch) -> JoinCalls:
+    """Commands record their settings instead of joining."""
+    calls = JoinCalls()
+    monkeypatch.setattr(join_lifecycle, "join", calls.join)
+    return calls

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from bridge.app import join_lifecycle
 from bridge.base.command_error import PreflightError
 from bridge.base.consent import Consent
 from bridge.base.join_settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
@@ -18,42 +14,11 @@ from bridge.node.node_option_parsing import parse_taints
 from bridge.observability import log_output as to_stderr
 from bridge.observability import trace_exporter
 from sync.kube.credentials import KubeconfigRef
-from tests.bridge.cli.conftest import Invoke
+from tests.bridge.cli.conftest import Invoke, JoinCalls
 from translators.capacity.node_capacity import OfferLimits
 from translators.translation_options import HostPort
 
 REMOTE = ("join", "--kubeconfig", "remote.yaml")
-
-
-@dataclass
-class JoinCalls:
-    """Replaces `bridge.app.join_lifecycle.join`: records its settings."""
-
-    settings: list[JoinSettings] = field(default_factory=list)
-    consents: list[Consent] = field(default_factory=list)
-    raises: Exception | None = None
-
-    async def join(
-        self,
-        settings: JoinSettings,
-        *,
-        notify: Callable[[str], None],
-        stop: asyncio.Event,
-        consent: Consent,
-    ) -> None:
-        self.settings.append(settings)
-        self.consents.append(consent)
-        notify("home: a step")
-        if self.raises is not None:
-            raise self.raises
-
-
-@pytest.fixture
-def joins(monkeypatch: pytest.MonkeyPatch) -> JoinCalls:
-    """Commands record their settings instead of joining."""
-    calls = JoinCalls()
-    monkeypatch.setattr(join_lifecycle, "join", calls.join)
-    return calls
 
 
 def test_kubeconfig_is_the_only_required_option(invoke: Invoke, joins: JoinCalls) -> None:
