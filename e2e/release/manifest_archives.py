@@ -17,8 +17,8 @@ from e2e.release import archives
 from e2e.release.errors import ReleaseError
 
 NAME = "cluster-bridge"
-#: Not part of the archive of kustomize bases: the chart, and the workload of the README.
-_OTHERS = ("chart", "README.md", "sample.yaml")
+#: Not part of the archive of kustomize bases: the chart, the unit, and the workload of the README.
+_OTHERS = ("chart", "systemd", "README.md", "sample.yaml")
 
 
 def chart(manifests: Path, epoch: int) -> bytes:
