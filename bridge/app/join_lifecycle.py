@@ -60,7 +60,7 @@ async def join(
     """
     recent_errors = RecentErrors()
     async with (
-        cancel_when_set(stop),
+        _cancel_when_set(stop),
         background_task(memory_savings.release_memory(), name="memory"),
     ):
         with recent_errors.collect():
@@ -68,7 +68,7 @@ async def join(
 
 
 @asynccontextmanager
-async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
+async def _cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
     """Cancels its block when ``stop`` is set, and then ends without an error."""
 
     async def end(limit: asyncio.Timeout) -> None:

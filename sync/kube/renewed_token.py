@@ -28,7 +28,7 @@ from translators.timestamps import format_time, parse_time
 #: The name of the file beside a kubeconfig, and of the key in an installation's state Secret.
 FILE = "renewed-token"
 #: The directory below the XDG state directory (XDG Base Directory Specification).
-STATE = ("cluster-bridge", "renewed-tokens")
+_STATE = ("cluster-bridge", "renewed-tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RenewedToken:
     expires: datetime
 
     def encode(self) -> bytes:
-        """The content of its file (`decode`)."""
+        """The content of its file."""
         issued, expires = format_time(self.issued), format_time(self.expires)
         content = {"origin": self.origin, "token": self.token, "issued": issued, "expires": expires}
         return json.dumps(content).encode()
@@ -59,7 +59,7 @@ def find(token: str, folders: Iterable[Path]) -> Iterator[RenewedToken]:
     origin = origin_of(token)
     paths = [folder / FILE for folder in folders]
     with contextlib.suppress(OSError):
-        paths.append(state_directory(*STATE) / origin)
+        paths.append(state_directory(*_STATE) / origin)
     for path in paths:
         found = _read(path)
         if found is not None and found.origin == origin:
@@ -113,7 +113,7 @@ class KubeconfigToken:
 def keep(renewed: RenewedToken) -> Path:
     """Writes the token to the user's state directory, and deletes those that expired before it was
     issued. Returns the file. Raises OSError."""
-    directory = state_directory(*STATE)
+    directory = state_directory(*_STATE)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / renewed.origin
     write_private_file(path, renewed.encode())
@@ -124,22 +124,14 @@ def keep(renewed: RenewedToken) -> Path:
     return path
 
 
-def decode(encoded: bytes) -> RenewedToken | None:
-    """The token of `RenewedToken.encode`; None if the content is not of that form."""
+def _read(path: Path) -> RenewedToken | None:
     try:
-        content = json.loads(encoded)
+        content = json.loads(path.read_bytes())
         return RenewedToken(
             str(content["origin"]),
             str(content["token"]),
             parse_time(content["issued"]),
             parse_time(content["expires"]),
         )
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def _read(path: Path) -> RenewedToken | None:
-    try:
-        return decode(path.read_bytes())
-    except OSError:
+    except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -63,7 +63,7 @@ class EventRecorder:
         while True:
             event = await self._waiting.get()
             try:
-                await write_event(self._client, event, now=self._now(), reader=self._reader)
+                await self._write(event)
             except KubeError as error:
                 log.warning("cannot record an Event: %s", error)
             except Exception as error:  # noqa: BLE001  # nothing depends on an Event
@@ -72,52 +72,41 @@ class EventRecorder:
                     exception_summary.traced_summary(error),
                 )
 
+    async def _write(self, event: Object) -> None:
+        try:
+            await self._client.create(EVENTS, event, namespace=namespace_of(event))
+        except AlreadyExists:
+            # The same Event about the same object exists: increment its count, as the kubelet does.
+            name, namespace = name_of(event), namespace_of(event)
+            existing = await self._reader.get(EVENTS, name, namespace=namespace)
+            repeated = {"count": int(existing.get("count") or 1) + 1, "lastTimestamp": self._now()}
+            await self._client.patch(EVENTS, name, repeated, namespace=namespace)
+
     def _record(self, obj: Object, kind: str, reason: str, message: str) -> None:
-        event = event_of(obj, kind, reason, message, node=self._node, now=self._now())
+        now = self._now()
+        content = f"{uid_of(obj)}/{kind}/{reason}/{message}"
+        namespace = namespace_of(obj) or "default"
+        event: Object = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": event_name(name_of(obj), content), "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": obj.get("apiVersion", "v1"),
+                "kind": obj.get("kind", ""),
+                "name": name_of(obj),
+                "namespace": namespace_of(obj),
+                "uid": uid_of(obj),
+                "resourceVersion": metadata(obj).get("resourceVersion", ""),
+            },
+            "type": kind,
+            "reason": reason,
+            "message": message[:MESSAGE_MAX],
+            "source": {"component": COMPONENT, "host": self._node},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
         try:
             self._waiting.put_nowait(event)
         except asyncio.QueueFull:
             log.warning("the queue of Events is full; dropped: %s %s", reason, message)
-
-
-def event_of(obj: Object, kind: str, reason: str, message: str, *, node: str, now: str) -> Object:
-    """The Event about an object of home, with ``node`` as ``source.host``. Equal ones have the same
-    name."""
-    content = f"{uid_of(obj)}/{kind}/{reason}/{message}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": event_name(name_of(obj), content),
-            "namespace": namespace_of(obj) or "default",
-        },
-        "involvedObject": {
-            "apiVersion": obj.get("apiVersion", "v1"),
-            "kind": obj.get("kind", ""),
-            "name": name_of(obj),
-            "namespace": namespace_of(obj),
-            "uid": uid_of(obj),
-            "resourceVersion": metadata(obj).get("resourceVersion", ""),
-        },
-        "type": kind,
-        "reason": reason,
-        "message": message[:MESSAGE_MAX],
-        "source": {"component": COMPONENT, "host": node},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
-
-
-async def write_event(
-    client: KubeClient, event: Object, *, now: str, reader: KubeClient | None = None
-) -> None:
-    """Creates the Event, or increments the count of the equal one, as the kubelet does.
-    Raises KubeError."""
-    name, namespace = name_of(event), namespace_of(event)
-    try:
-        await client.create(EVENTS, event, namespace=namespace)
-    except AlreadyExists:
-        existing = await (reader or client).get(EVENTS, name, namespace=namespace)
-        repeated = {"count": int(existing.get("count") or 1) + 1, "lastTimestamp": now}
-        await client.patch(EVENTS, name, repeated, namespace=namespace)
