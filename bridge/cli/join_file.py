@@ -22,7 +22,7 @@ from bridge.cli.options.value_parsing import InvalidValueError
 
 _YES = Option("yes", "", "", kind=bool)
 #: The options that a file can have, by name.
-OPTIONS: Mapping[str, Option] = {it.name: it for it in (*JOIN, *PROCESS, _YES)}
+OPTIONS: Mapping[str, Option] = {option.name: option for option in (*JOIN, *PROCESS, _YES)}
 
 
 def use_file(ctx: typer.Context, file: Path | None) -> Path | None:

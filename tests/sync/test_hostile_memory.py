@@ -17,10 +17,10 @@ from tests.sync import hostile_memory
 pytestmark = pytest.mark.long
 
 SECONDS = 6
-#: Seconds that both processes take beside the measurement, on a machine that is busy.
+#: Seconds that both processes take in addition to the measurement, on a busy machine.
 SPARE_SECONDS = 90.0
-#: MiB that a hostile remote may take beside the objects that are kept of it: what the bodies need
-#: that are processed at the same time, in JSON and decoded.
+#: MiB that a hostile remote may take in addition to the objects that are kept of it: what the
+#: bodies need that are processed at the same time, as JSON and decoded.
 BODIES_MIB = (
     response_limits.LARGE_BODIES
     * (2 * response_limits.BODY_LIMIT + response_limits.DECODED_LIMIT)
@@ -40,7 +40,7 @@ async def _start(module: str, *args: str) -> Process:
 
 
 async def _run(seed: int) -> dict[str, Any]:
-    """The output of `tests.sync.hostile_memory` beside `tests.sync.hostile_cluster`."""
+    """The output of `tests.sync.hostile_memory` with a `tests.sync.hostile_cluster`."""
     hostile = await _start("tests.sync.hostile_cluster", str(seed))
     try:
         assert hostile.stdout is not None

@@ -451,7 +451,6 @@ PROCESS: tuple[Option, ...] = (
         "URL of an OpenTelemetry collector (OTLP over HTTP) that receives traces. Default: "
         "OTEL_EXPORTER_OTLP_ENDPOINT, or else no traces.",
         OUTPUT,
-        form="text",
     ),
 )
 

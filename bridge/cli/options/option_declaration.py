@@ -19,9 +19,9 @@ import typer
 
 from bridge.cli.options.value_parsing import Duration, InvalidValueError, invalid, quoted
 
-#: How the file of a join may write a value beside the command line's text: ``map`` also as a map
-#: of ``KEY=VALUE`` pairs, ``list`` also as a list, ``scalar`` also as a number, ``text`` only so.
-Form = Literal["scalar", "text", "map", "list"]
+#: How the file of a join may write a value: as a scalar, with ``list`` also as a list, and with
+#: ``map`` also as a map of the ``KEY=VALUE`` pairs.
+Form = Literal["scalar", "map", "list"]
 
 #: `Option.in_cluster` of an option that an installed bridge is started with, as it was written.
 PASSED = ""

@@ -16,7 +16,7 @@ from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke, JoinCalls
 
 #: Parameters of the command that no file can have.
-OTHERS = {"ctx", "file", "in_cluster", *(it.parameter for it in INSTALL)}
+OTHERS = {"ctx", "file", "in_cluster", *(option.parameter for option in INSTALL)}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def settings_of(file: Path, content: object, invoke: Invoke, joins: JoinCalls) -
 
 
 def test_every_option_is_a_key() -> None:
-    names = {it.parameter for it in join_file.OPTIONS.values()}
+    names = {option.parameter for option in join_file.OPTIONS.values()}
     assert names == inspect.signature(join).parameters.keys() - OTHERS
 
 
@@ -71,7 +71,7 @@ def test_options_of_a_file_equal_those_of_the_command_line(
     )
     assert invoke("join", "--kubeconfig", str(file.parent / "r"), *written).exit_code == 0
     assert joins.settings == [found]
-    assert [it.assume_yes for it in joins.consents] == [True, True]
+    assert [consent.assume_yes for consent in joins.consents] == [True, True]
 
 
 def test_command_line_and_environment_win_over_the_file(

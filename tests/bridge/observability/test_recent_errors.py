@@ -23,7 +23,7 @@ def test_warnings_are_collected_while_the_block_runs() -> None:
         log.error("it fails again")
     log.error("after")
     assert messages(errors) == ["it fails again", "it fails"]
-    assert [it["count"] for it in errors.as_list()] == [1, 1]
+    assert [entry["count"] for entry in errors.as_list()] == [1, 1]
 
 
 def test_repeated_message_increases_the_count() -> None:
