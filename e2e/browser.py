@@ -108,10 +108,6 @@ class Browser:
             text = await self.evaluate("document.body.innerText")
             raise AssertionError(f"not in {SOON:.0f} s: {expression}\n{text}") from None
 
-    async def ignore_certificate_errors(self) -> None:
-        """Accepts the certificates of all servers from now on."""
-        await self._ask("Security.setIgnoreCertificateErrors", ignore=True)
-
     async def resize(self, width: int, height: int) -> None:
         """Sets the size of the visible part, in CSS pixels."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

@@ -179,34 +179,6 @@ def test_alerts_of_the_chart_equal_the_printed_ones(helm: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("options", "values"),
-    [
-        ([], ""),
-        (["--node", "a", "--node", "b"], ",dashboard.nodes={a,b}"),
-        (
-            ["--tls-secret", "page", "--allow-from", "ingress"],
-            ",dashboard.tlsSecret=page,dashboard.allowFrom={ingress}",
-        ),
-    ],
-    ids=["as it comes", "nodes", "ingress"],
-)
-def test_dashboard_of_the_chart_equals_the_rendered_one(
-    helm: Path, options: list[str], values: str
-) -> None:
-    render = ("dashboard-server", "render", "--image", "image:1", "--namespace", "seen", *options)
-    made = by_name(bridge_process.run(*render).stdout)
-    of_node = f"node=far,kubeconfig=x,image=image:1,dashboard.enabled=true{values}"
-    chart = (helm, "template", "release", MANIFESTS / "chart", "--namespace", "seen")
-    done = run(*chart, "--set", of_node, "--kube-version", DEFAULT_KUBERNETES)
-    assert done.returncode == 0, done.stderr
-    charted = {key: it for key, it in by_name(done.stdout).items() if "dashboard" in key[2]}
-    del made["Namespace", "", "seen"]
-    assert charted.keys() == made.keys()
-    for key, obj in made.items():
-        assert charted[key] == obj, key
-
-
-@pytest.mark.parametrize(
     "values",
     [
         [],

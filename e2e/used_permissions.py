@@ -20,8 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from bridge.dashboard import dashboard_manifests
-from bridge.rbac import dashboard_permissions, permissions
+from bridge.rbac import permissions
 from bridge.rbac.permissions import ALL_RESOURCES, Permission
 from e2e import service_accounts
 from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
@@ -36,9 +35,6 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 
 #: The account of a webhook in home's cluster, and the suffix of its name.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
-#: The account of a dashboard in home's cluster, and the name of its viewers' accounts, whose
-#: requests are theirs.
-DASHBOARD, VIEWER = "dashboard", "dashboard-viewer"
 #: An account that acts in place of the node: that of an installed bridge, or of a test. Only what
 #: it has beyond the table of ``home`` must be used.
 IN_PLACE = "home, in place of the node"
@@ -78,7 +74,6 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         *permissions.for_own_token(),
     ),
     WEBHOOK: permissions.for_webhook(),
-    DASHBOARD: dashboard_permissions.for_dashboard(["*"]),
 }
 #: Tables of accounts that need not use what another table has, which its accounts use.
 _SHARED = {IN_PLACE: "home", PREPARED: "remote"}
@@ -215,8 +210,6 @@ def _table(side: str, user: str) -> str:
     """The key of the account's table."""
     if user.endswith(_WEBHOOKS):
         return WEBHOOK
-    if user.endswith(f":{dashboard_manifests.NAME}"):
-        return DASHBOARD
     name = user.rpartition(":")[2]
     # The account of an installation has the installation's name.
     in_place = name.endswith(service_accounts.IN_PLACE) or name.startswith("cluster-bridge-")
@@ -234,7 +227,6 @@ def _counts(side: str, request: Request) -> bool:
     plural = request.resource.partition("/")[0]
     return (
         request.user.startswith(_ACCOUNTS)
-        and not request.user.endswith(f":{VIEWER}")
         and not request.resource.startswith("/")
         and plural not in _FREE
         and not (side == "home" and request.namespace.startswith(UNBOUND))

@@ -11,13 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.cli.commands.alerts import alerts
 from bridge.cli.commands.bug_report import bug_report
 from bridge.cli.commands.check import check
-from bridge.cli.commands.cordon_and_drain import cordon, drain, uncordon
-from bridge.cli.commands.coredns import coredns
-from bridge.cli.commands.dashboard_server import render_dashboard, run_dashboard
-from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
 from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
@@ -27,7 +22,6 @@ from bridge.cli.commands.prune import prune
 from bridge.cli.commands.rbac import rbac_home, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
 from bridge.cli.commands.status import dashboard, status
-from bridge.cli.commands.storage_class import storage_class
 from bridge.cli.commands.upgrade import upgrade
 from bridge.cli.commands.version import print_version, version
 from bridge.cli.commands.volume import cancel, copy, move
@@ -117,9 +111,6 @@ _add(_JOIN, "uninstall", uninstall, "bridge uninstall burst", "bridge uninstall 
 _USE = "Use virtual nodes"
 _add(_USE, "offload", offload, "bridge offload", "bridge offload shop --policy burst")
 _add(_USE, "unoffload", unoffload, "bridge unoffload shop", "bridge unoffload shop --dry-run")
-_add(_USE, "cordon", cordon, "bridge cordon burst", "bridge cordon burst --dry-run")
-_add(_USE, "uncordon", uncordon, "bridge uncordon burst", "bridge uncordon burst --dry-run")
-_add(_USE, "drain", drain, "bridge drain burst", "bridge drain burst --force --timeout 5m")
 _volume = _add_group(_USE, "volume", "Move or copy the data of PersistentVolumeClaims.")
 _add(
     "Commands",
@@ -141,25 +132,6 @@ _add("Commands", "cancel", cancel, "bridge volume cancel shop/data-db-0", to=_vo
 _OBSERVE = "Observe and diagnose"
 _add(_OBSERVE, "status", status, "bridge status", "bridge status burst -o json")
 _add(_OBSERVE, "dashboard", dashboard, "bridge dashboard", "bridge dashboard burst --no-open")
-_dashboard = _add_group(
-    _OBSERVE, "dashboard-server", "Serve the dashboard in the cluster, behind home's authorisation."
-)
-_add(
-    "Commands",
-    "render",
-    render_dashboard,
-    "bridge dashboard-server render --image registry.example/bridge:1 | kubectl apply -f -",
-    "bridge dashboard-server render --image registry.example/bridge:1 --node burst",
-    to=_dashboard,
-)
-_add(
-    "Commands",
-    "run",
-    run_dashboard,
-    "bridge dashboard-server run --service cluster-bridge/cluster-bridge-dashboard",
-    to=_dashboard,
-)
-_add(_OBSERVE, "events", events, "bridge events burst --watch", "bridge events -n shop -o json")
 _add(
     _OBSERVE,
     "check",
@@ -174,13 +146,6 @@ _add(
     "bridge explain pod/web-0 -n shop",
     "bridge explain deployment/web -n shop --node burst",
     "bridge explain -f pod.yaml",
-)
-_add(
-    _OBSERVE,
-    "alerts",
-    alerts,
-    "bridge alerts | kubectl apply -f -",
-    "bridge alerts --runbook-url https://docs.example/runbooks/{alert}.html",
 )
 _add(_OBSERVE, "version", version, "bridge version", "bridge version --client")
 _add(
@@ -224,20 +189,6 @@ _add(
 )
 _add(
     _ADMINISTER,
-    "storage-class",
-    storage_class,
-    "bridge storage-class burst | kubectl apply -f -",
-    "bridge storage-class archive --remote-class slow --reclaim-policy Retain",
-)
-_add(
-    _ADMINISTER,
-    "coredns",
-    coredns,
-    "bridge coredns burst",
-    "bridge coredns burst --cluster-domain remote.internal",
-)
-_add(
-    _ADMINISTER,
     "prune",
     prune,
     "bridge prune --kubeconfig remote.yaml",
@@ -245,7 +196,5 @@ _add(
 )
 _add(_ADMINISTER, "webhook", webhook, "bridge webhook", "bridge webhook --address 192.0.2.7")
 
-# The previous names, for one release, and the program of the relay agents.
-_add("", "garbage", prune)
-_add("", "bugreport", bug_report)
+# The program of the relay agents.
 _add("", "relay-pod", relay_pod)

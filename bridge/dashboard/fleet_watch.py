@@ -104,11 +104,6 @@ class FleetWatch:
             if not self._readers:
                 self._is_read.clear()
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether home's Nodes are listed."""
-        return self._nodes.synced.is_set()
-
     def names(self) -> list[str]:
         """The remotes in the order of the page."""
         views = [self._remotes[it].view or {} for it in self._remotes]
@@ -248,7 +243,7 @@ class FleetWatch:
             await self._read_version()
             samples = await asyncio.gather(*(self._sample_one(*it) for it in remotes.items()))
             self.history.add(time.time(), dict(zip(remotes, samples, strict=True)))
-            if self.is_listed:
+            if self._nodes.synced.is_set():
                 self.history.keep_only(self._remotes)
             self._changed()
             await asyncio.sleep(INTERVAL)

@@ -7,8 +7,6 @@
   (`page_responses`).
 - Connections are limited in number and time, so that no user of the machine can keep the page from
   another.
-
-`in_cluster_server` serves the page to several users, whom home authorises.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ async def loopback_server(
     sock = listening_socket("127.0.0.1", port)
     secret = secrets.token_urlsafe(16)
     async with watch_fleet(home, name, history=history) as watch:
-        pages = _Pages(secret, PageResponses(watch), PodDetails(home, ref))
+        pages = _Pages(secret, PageResponses(watch, PodDetails(home, ref)))
         server = HttpServer(pages.respond, lingering_time=SHUTDOWN_SECONDS)
         connections = ServerConnections(max_waiting=MAX_CONNECTIONS)
         listener = await asyncio.get_running_loop().create_server(
@@ -97,10 +95,9 @@ async def loopback_server(
 class _Pages:
     """Responds to requests of this page, and to no others."""
 
-    def __init__(self, secret: str, responses: PageResponses, details: PodDetails) -> None:
+    def __init__(self, secret: str, responses: PageResponses) -> None:
         self._secret = secret
         self._responses = responses
-        self._details = details
 
     async def respond(self, request: web.BaseRequest) -> web.StreamResponse:
         secret, slash, rest = request.path.removeprefix("/").partition("/")
@@ -109,7 +106,7 @@ class _Pages:
             return plain_response(404, "not found; open the address that the command printed")
         if request.method != "GET":
             return plain_response(405, "read-only", Allow="GET")
-        return await self._responses.get(request, slash + rest, self._details)
+        return await self._responses.get(request, slash + rest)
 
 
 def _is_own(request: web.BaseRequest) -> bool:

@@ -164,18 +164,13 @@ async def look_up_pod(settings: ExplainSettings) -> PodFacts:
         home = await stack.enter_async_context(
             connect(settings.home, side="home", notify=lambda _: None)
         )
-        facts = await look_up_at_home(home, settings)
+        with as_preflight_errors("home"):
+            # As kubectl does.
+            namespace = settings.namespace or home.config.namespace or "default"
+            facts = await _read_home(home, replace(settings, namespace=namespace))
         if facts.policy is not None:
             await _look_up_remote(stack, settings, home, facts, facts.policy)
     return facts
-
-
-async def look_up_at_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
-    """Reads the facts of home alone, with this client. Raises PreflightError for the user."""
-    with as_preflight_errors("home"):
-        # As kubectl does.
-        namespace = settings.namespace or home.config.namespace or "default"
-        return await _read_home(home, replace(settings, namespace=namespace))
 
 
 # -- home ----------------------------------------------------------------------------------

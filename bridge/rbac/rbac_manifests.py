@@ -25,7 +25,6 @@ from bridge.base.join_settings import (
 )
 from bridge.node import lease_namespace
 from bridge.rbac import (
-    dashboard_permissions,
     home_policy,
     permissions,
     remote_policy,
@@ -280,21 +279,6 @@ def webhook_objects(account: Account) -> list[Object]:
     return [
         _service_account(account),
         *_granted(account.role("webhook"), account, granted, description),
-    ]
-
-
-def dashboard_objects(account: Account, nodes: Sequence[str]) -> list[Object]:
-    """The account of a dashboard in home's cluster and its roles, and the role of its viewers,
-    without a binding. Its Service has the account's name."""
-    description = "Permissions of Cluster Bridge's dashboard: to read, and to review its viewers"
-    granted = dashboard_permissions.for_dashboard(nodes)
-    viewing = dashboard_permissions.for_viewers(account.namespace, account.name)
-    viewers = "Permits to read Cluster Bridge's dashboard; bind it to the viewers"
-    return [
-        _namespace(account.namespace),
-        _service_account(account),
-        *_granted(account.role("dashboard"), account, granted, description),
-        _role(f"{account.name}-viewer", viewing, viewers, account.namespace),
     ]
 
 

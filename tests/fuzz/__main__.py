@@ -14,7 +14,7 @@ parser.add_argument("--seed", type=int, help=f"default: ${SEED_VARIABLE}, or a r
 parser.add_argument(
     "--only",
     default="",
-    help="one listener: kubelet, webhook, probe, dashboard, dashboard-server",
+    help="one listener: kubelet, webhook, probe, dashboard",
 )
 options = parser.parse_args()
 seed = chosen_seed() if options.seed is None else options.seed

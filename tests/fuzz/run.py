@@ -205,18 +205,11 @@ def _listeners(started: dict[str, Any]) -> list[Listener]:
     webhook = (MUTATE_PATH.encode(), MUTATE_PATH.encode(), b"/livez", b"/readyz")
     probes = (b"/livez", b"/readyz")
     dashboard = page.path.encode()
-    guarded = (
-        *(b"/api/v1/fleet", b"/api/v1/pods", b"/api/v1/pods/default/web/explain", b"/main.js"),
-        *(b"/", b"/sign-in", b"/sign-in", b"/sign-out"),
-    )
     return [
         Listener("kubelet", ports["kubelet"], True, True, kubelet, b"/configz"),
         Listener("webhook", ports["webhook"], True, False, webhook, b"/livez"),
         Listener("probe", ports["probe"], False, False, probes, b"/livez"),
         Listener("dashboard", page.port, False, True, (dashboard, b"/x/main.js"), dashboard),
-        Listener(
-            "dashboard-server", ports["dashboard-server"], True, True, guarded, b"/api/v1/fleet"
-        ),
     ]
 
 

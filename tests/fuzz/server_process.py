@@ -23,13 +23,9 @@ from bridge.app import probe_server
 from bridge.app.probe_server import ProbeHandler, serve_probes
 from bridge.base.event_loop import CancelSafeLoop
 from bridge.certificates.tls_key_pair import read_files, server_context
-from bridge.dashboard.fleet_watch import watch_fleet
-from bridge.dashboard.in_cluster_server import InClusterServer
 from bridge.dashboard.loopback_server import loopback_server
-from bridge.dashboard.viewer_access import ViewerAccess
 from bridge.kubelet.server import KubeletServer
 from bridge.net import accepted_connections
-from bridge.net.listening_socket import listening_socket
 from bridge.offload.webhook_server import AdmissionServer
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -126,12 +122,6 @@ async def _serve(home: str, reviews: str, remote: str, folder: Path) -> None:
             "webhook": await webhook.start("127.0.0.1", 0, server_context(pair, client_ca="")),
             "probe": probe_port,
         }
-        access = ViewerAccess(reviewing, "bridges", "dashboard")
-        stack.push_async_callback(access.close)
-        watch = await stack.enter_async_context(watch_fleet(client, "virtual"))
-        page = InClusterServer(client, watch, access, pair)
-        ports["dashboard-server"] = await page.start(listening_socket("127.0.0.1", 0))
-        stack.push_async_callback(page.stop)
         url = await stack.enter_async_context(
             loopback_server(client, "virtual", ref=KubeconfigRef())
         )

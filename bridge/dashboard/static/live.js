@@ -19,15 +19,8 @@ export function connect() {
   };
   source.onerror = () => {
     show("lost", "no connection; is the command still running?", PATIENCE);
-    if (source.readyState === EventSource.CLOSED) setTimeout(reconnect, RETRY);
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY);
   };
-}
-
-// In a cluster, a viewer whose session or permission has ended is sent to the sign-in page.
-async function reconnect() {
-  const answer = await fetch("api/v1/viewer").catch(() => null);
-  if (answer?.status === 401 || answer?.status === 403) location.reload();
-  else connect();
 }
 
 function show(kind, text, delay) {

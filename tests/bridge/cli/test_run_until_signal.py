@@ -289,7 +289,6 @@ COMMANDS = {
         "check",
         "status",
         "dashboard",
-        "dashboard-server",
         "alerts",
         "events",
         "explain",
@@ -420,7 +419,7 @@ def test_usage_error_is_json_with_output_json(invoke: Invoke) -> None:
 
 
 def test_each_command_has_examples(invoke: Invoke) -> None:
-    for name in COMMANDS - GROUPS - {"dashboard-server"}:
+    for name in COMMANDS - GROUPS:
         examples = invoke(name, "--help").stdout.partition("Examples:")[2]
         assert examples.count(f"bridge {name}") >= 2, name
 

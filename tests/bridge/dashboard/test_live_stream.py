@@ -249,6 +249,16 @@ async def test_forbidden_home_is_shown(api: FakeApi, home: KubeClient) -> None:
         await page.follow(url, lambda: "you may not" in page.home.get("error", ""))
 
 
+async def test_stream_ends_after_its_time(
+    home: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_stream, "STREAM_SECONDS", 0.5)
+    page = Page()
+    async with loopback_server(home, None, ref=KubeconfigRef()) as url:
+        await page.follow(url, lambda: False)
+    assert page.updates
+
+
 async def test_samples_have_rates(api: FakeApi, home: KubeClient) -> None:
     async with asyncio.timeout(SOON), watch_fleet(home, None) as watch:
         with watch.reading() as changed:
