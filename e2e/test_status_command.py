@@ -1,4 +1,4 @@
-"""`bridge status`, `events`, `cordon`, `drain` and the node's page.
+"""`bridge status`, `dashboard`, `events` and the node's page, and a drain by kubectl.
 
 A real browser opens the page through home's API server (`kubectl proxy`). With
 ``CLUSTER_BRIDGE_SCREENSHOT=FILE`` a screenshot is kept: docs/images/status.png is one.
@@ -175,9 +175,9 @@ def _watched_on_a_terminal(bridged: Bridged) -> None:
         end = shown.wait_for_text(f"{bridged.node}: Ready")
         assert "\x1b[" in shown.raw
         assert "├──" in shown.text
-        bridge(bridged, "cordon", bridged.node)
+        bridged.home.kubectl("cordon", bridged.node)
         shown.wait_for_text("Ready,SchedulingDisabled", after=end)
-        bridge(bridged, "uncordon", bridged.node)
+        bridged.home.kubectl("uncordon", bridged.node)
         assert shown.interrupt() == 0
     assert "Traceback" not in shown.text
 
@@ -216,15 +216,10 @@ def _page_at_this_machine(bridged: Bridged) -> None:
 
 
 def _out_of_use(bridged: Bridged) -> None:
-    assert bridge(bridged, "cordon", bridged.node, "--dry-run").endswith("cordoned (dry run)\n")
-    assert bridge(bridged, "cordon", bridged.node) == f"node {bridged.node} cordoned\n"
-    assert bridge(bridged, "cordon", bridged.node).endswith("is cordoned already\n")
-    assert own(bridged)["cordoned"] is True
-    (name,) = bridged.home.node_names
-    bridge(bridged, "cordon", name, code=1)
-    drained = json.loads(bridge(bridged, "drain", bridged.node, "--force", "-o", "json"))
-    assert {it["name"] for it in drained["evicted"]} == {"web"}
-    assert drained["changed"] is False
+    bridged.home.kubectl("cordon", bridged.node)
+    wait_for(lambda: own(bridged)["cordoned"], "the bridge knows")
+    drain = ("drain", bridged.node, "--force", "--ignore-daemonsets", "--timeout=60s")
+    bridged.home.kubectl(*drain)
     assert not bridged.home_pods()
     assert not bridged.remote_pods()
-    assert bridge(bridged, "uncordon", bridged.node) == f"node {bridged.node} uncordoned\n"
+    bridged.home.kubectl("uncordon", bridged.node)

@@ -1,7 +1,7 @@
 """Removes a virtual node and the objects that its bridge created, after a confirmation.
 
 1. The Node identifies its remote cluster; nothing is changed before the user confirms.
-2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain.eviction`).
+2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.leave.eviction`).
 3. The node's bridges are stopped: those installed in home's cluster (`bridge.install.uninstall`),
    and with ``force`` those that run elsewhere (`bridge.election.leave_lock`).
 4. Both clusters are inspected again: a bridge that was stopped only now wrote until then, and
@@ -35,11 +35,10 @@ from pathlib import Path
 from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
-from bridge.drain import eviction, pod_filters
 from bridge.election import leave_lock
 from bridge.install import uninstall
 from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, temporary_kubeconfig
-from bridge.leave import home_cleanup, home_inventory, leave_summary, remote_cleanup
+from bridge.leave import eviction, home_cleanup, home_inventory, leave_summary, remote_cleanup
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import node_object
 from bridge.remote_claim import claim_removal
@@ -232,7 +231,7 @@ class _Removal:
         async with eviction.renew_lease(home, None if is_served else home_state.lease):
             await eviction.evict_pods(
                 home,
-                pod_filters.plan_drain(home_state.pods, pod_filters.EVICT_ALL).evict,
+                eviction.evictable_pods(home_state.pods),
                 end_pod=None if is_served else self._terminate_pod,
                 timeout=settings.timeout,
                 notify=self.notify,

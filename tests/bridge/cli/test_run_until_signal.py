@@ -297,7 +297,7 @@ COMMANDS = {
         "bug-report",
         "storage-class",
     ),
-    *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain", "coredns"),
+    *("offload", "unoffload", "webhook", "coredns"),
 }
 #: Commands that have commands, which have the examples.
 GROUPS = {"rbac", "volume"}
@@ -358,7 +358,6 @@ def test_help_describes_each_option(invoke: Invoke, name: str) -> None:
     [
         (["join"], "--kubeconfig"),
         (["leave"], "NODE is missing"),
-        (["cordon"], "NODE is missing"),
         (["prune"], "--kubeconfig"),
         (["join", "--kubeconfig", "x", "--port", "65536"], "--port"),
         (["join", "--nonsense"], "--nonsense"),
@@ -367,7 +366,6 @@ def test_help_describes_each_option(invoke: Invoke, name: str) -> None:
     ids=[
         "join needs a remote",
         "leave needs a node",
-        "cordon needs a node",
         "prune needs a remote",
         "no such port",
         "no option",
@@ -395,8 +393,8 @@ def test_iproute2_command_fails_with_a_hint(invoke: Invoke, words: str) -> None:
             '--relay-rate: "5m" is not a number;',
         ),
         (("join", "--network", "wide", "--kubeconfig", "x"), "use auto, flat, relay or none"),
-        (("drain", "x", "--timeout", "5x"), '--timeout: "5x" is not a duration; use 30s, 5m or 1h'),
-        (("drain", "x", "--timeout", "0"), '--timeout: "0" is not long enough; use 1s or more'),
+        (("leave", "x", "--timeout", "5x"), '--timeout: "5x" is not a duration; use 30s, 5m or 1h'),
+        (("leave", "x", "--timeout", "0"), '--timeout: "0" is not long enough; use 1s or more'),
     ],
 )
 def test_invalid_value_is_quoted_with_alternatives(

@@ -17,8 +17,7 @@ from aiohttp import web
 
 from bridge.base.command_error import PreflightError
 from bridge.certificates.cert_dir import default_cert_dir
-from bridge.drain import eviction
-from bridge.leave import leave_summary
+from bridge.leave import eviction, leave_summary
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
 from bridge.node import join_record, node_object

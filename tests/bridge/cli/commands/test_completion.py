@@ -62,7 +62,7 @@ def test_completion_that_hangs_ends_silently_at_the_limit(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "names", "directive"),
     [
-        (["unco"], ["uncordon"], ":4"),
+        (["unof"], ["unoffload"], ":4"),
         (["join", "--network", "re"], ["relay"], ":4"),
         (["join", "--home-context", "p"], ["prod"], ":4"),
         (["render", "--kubeconfig", "no-such"], [], ":0"),

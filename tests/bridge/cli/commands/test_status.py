@@ -1,4 +1,4 @@
-"""`bridge status`, `dashboard`, `events`, `cordon`, `uncordon` and `drain`: options and output."""
+"""`bridge status`, `dashboard` and `events`: options and output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ import yaml
 from bridge.base.command_error import PreflightError
 from bridge.clusters import connection
 from bridge.dashboard import loopback_server
-from bridge.drain import drain_procedure
-from bridge.drain.drain_procedure import DrainResult
-from bridge.drain.pod_filters import DrainOptions
 from bridge.status import event_list, status_client
 from sync.kube.api_errors import Forbidden
-from tests import objects
 from tests.bridge.cli.conftest import Invoke
 from tests.bridge.status.examples import status
 from translators.object_accessors import Object
@@ -31,7 +27,6 @@ class Home:
     def __init__(self) -> None:
         self.found: list[Object] = [status()]
         self.events: list[Object] = []
-        self.changed = True
         self.calls: list[Any] = []
         self.raises: Exception | None = None
 
@@ -47,15 +42,6 @@ class Home:
     async def listed(self, _: object, *, node: str | None, namespace: str | None) -> list[Object]:
         self._record(node, namespace)
         return self.events
-
-    async def cordon(self, _: object, name: str, *, unschedulable: bool, dry_run: bool) -> bool:
-        self._record(name, unschedulable, dry_run)
-        return self.changed
-
-    async def drain(self, _: object, name: str, *, notify: Any, **options: Any) -> DrainResult:
-        self._record(name, options)
-        notify("home: a step")
-        return DrainResult(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
 
     async def serve(
         self,
@@ -84,8 +70,6 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(connection, "connect", connected)
     monkeypatch.setattr(status_client, "read_statuses", fake.once)
     monkeypatch.setattr(event_list, "list_events", fake.listed)
-    monkeypatch.setattr(drain_procedure, "cordon", fake.cordon)
-    monkeypatch.setattr(drain_procedure, "drain", fake.drain)
     monkeypatch.setattr(loopback_server, "serve", fake.serve)
     return fake
 
@@ -122,7 +106,7 @@ def test_forbidden_request_is_one_line(invoke: Invoke, home: Home) -> None:
     assert error["message"].startswith("home: GET: no nodes for you")
     assert "no nodes for you; ask the cluster's administrator" in done.stderr
     home.raises = PreflightError("home: there is no node x")
-    assert "error: home: there is no node x\n" in invoke("cordon", "x").stderr
+    assert "error: home: there is no node x\n" in invoke("status", "x").stderr
 
 
 @pytest.mark.parametrize("options", [("--watch",), ("-o", "json")])
@@ -170,48 +154,6 @@ def test_events_prints_a_table_or_json(invoke: Invoke, home: Home) -> None:
     )
     assert home.calls[-1] == ("remote", "shop")
     assert json.loads(invoke("events", "-o", "json").stdout) == {"events": home.events}
-
-
-def test_cordon_and_uncordon(invoke: Invoke, home: Home) -> None:
-    assert invoke("cordon", "remote").stdout == "node remote cordoned\n"
-    assert home.calls[-1] == ("remote", True, False)
-    assert invoke("uncordon", "remote", "--dry-run").stdout == "node remote uncordoned (dry run)\n"
-    assert home.calls[-1] == ("remote", False, True)
-    home.changed = False
-    assert invoke("cordon", "remote").stdout == "node remote is cordoned already\n"
-    assert json.loads(invoke("uncordon", "remote", "-o", "json").stdout) == {
-        "node": "remote",
-        "cordoned": False,
-        "changed": False,
-        "dryRun": False,
-    }
-    assert invoke("cordon").exit_code == 2
-
-
-def test_drain(invoke: Invoke, home: Home) -> None:
-    done = invoke("drain", "remote", "--timeout", "5")
-    assert done.stdout.splitlines() == [
-        "pod shop/web evicted",
-        "pod shop/agent stays: of a DaemonSet",
-        "node remote drained",
-    ]
-    assert done.stderr == "✓ home: a step\n"
-    defaults = {"options": DrainOptions(), "timeout": 5.0, "dry_run": False}
-    assert home.calls[-1] == ("remote", defaults)
-    flags = ("--force", "--delete-emptydir-data", "--no-ignore-daemonsets", "--grace-period", "3")
-    invoke("drain", "remote", *flags)
-    assert home.calls[-1][1]["options"] == DrainOptions(
-        force=True, delete_emptydir_data=True, ignore_daemonsets=False, grace_period=3
-    )
-    assert json.loads(invoke("drain", "remote", "--dry-run", "-o", "json").stdout) == {
-        "node": "remote",
-        "cordoned": True,
-        "changed": True,
-        "evicted": [{"namespace": "shop", "name": "web"}],
-        "stay": [{"namespace": "shop", "name": "agent"}],
-        "dryRun": True,
-    }
-    assert invoke("drain", "remote", "--timeout", "0").exit_code == 2
 
 
 def test_status_as_wide_name_and_jsonpath(invoke: Invoke, home: Home) -> None:

@@ -11,7 +11,7 @@
   otherwise home's node lifecycle controller marks the pods not Ready after 40 seconds, and their
   budget then blocks them indefinitely.
 - `evict_pods` ends after ``timeout`` seconds at the latest, with an error that names the remaining
-  pods. It reverts nothing: the node stays cordoned, and a second drain continues.
+  pods. It reverts nothing: the node stays cordoned, and leaving again continues.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from sync.kube.api_resources import LEASES, PODS
 from sync.kube.client import KubeClient
 from translators.object_accessors import (
     Object,
+    is_daemonset_pod,
     is_deleting,
+    metadata,
     name_of,
     namespace_of,
     namespaced_name,
@@ -59,8 +61,26 @@ MAX_SERVER_ERRORS = 5
 #: Seconds between checks of evicted pods that are still terminating.
 POLL_SECONDS = 0.5
 
+#: The annotation of a mirror pod (a kubelet's static pod), which no API call can delete.
+MIRROR = "kubernetes.io/config.mirror"
+
 EndPod = Callable[[Object], Awaitable[None]]
 T = TypeVar("T")
+
+
+def evictable_pods(pods: list[Object]) -> list[Object]:
+    """The pods that `kubectl drain --force --delete-emptydir-data --ignore-daemonsets` evicts: all
+    but mirror pods and unfinished pods of DaemonSets."""
+    return [
+        pod
+        for pod in pods
+        if MIRROR not in (metadata(pod).get("annotations") or {})
+        and (not is_daemonset_pod(pod) or _is_finished(pod))
+    ]
+
+
+def _is_finished(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 async def evict_pods(
@@ -70,26 +90,23 @@ async def evict_pods(
     end_pod: EndPod | None,
     timeout: float,
     notify: Notify,
-    grace_period: int | None = None,
-    alternative: str = "leave without --drain to delete them",
 ) -> None:
     """Evicts the pods and waits until they are deleted. ``end_pod`` terminates an evicted pod; None
-    if a bridge does. Raises PreflightError on timeout or if pods cannot be evicted; its message
-    names the ``alternative`` to draining again."""
-    eviction = _Eviction(home, pods, end_pod, notify, grace_period)
+    if a bridge does. Raises PreflightError on timeout or if pods cannot be evicted."""
+    eviction = _Eviction(home, pods, end_pod, notify)
     try:
         async with asyncio.timeout(timeout):
             await eviction.run()
     except TimeoutError:
         cause = f"{eviction.remaining} after {timeout:.0f} s"
-        retry = "Drain again to continue (longer with --timeout)"
+        retry = "Leave again to continue (longer with --timeout)"
     else:
         if not eviction.failed:
             return
-        cause, retry = eviction.remaining, "Drain again to continue"
+        cause, retry = eviction.remaining, "Leave again to continue"
     raise PreflightError(
         f"home: {cause}; the node stays cordoned and nothing else was changed. {retry}, or "
-        f"{alternative}"
+        "without --drain to delete them"
     )
 
 
@@ -99,7 +116,6 @@ class _Eviction:
     pods: list[Object]
     end_pod: EndPod | None
     notify: Notify
-    grace_period: int | None
     done: int = 0
     blocked: dict[str, str] = field(default_factory=dict)
     """The last transient error of each pod that is not evicted yet, by namespace/name."""
@@ -151,14 +167,11 @@ class _Eviction:
     async def _evict(self, name: str, pod: Object) -> None:
         """Returns when the eviction is accepted, the pod is deleted, or the pod terminates with its
         namespace. Raises KubeError."""
-        options: Object = {"preconditions": {"uid": uid_of(pod)}}
-        if self.grace_period is not None:
-            options["gracePeriodSeconds"] = self.grace_period
         body: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name_of(pod), "namespace": namespace_of(pod)},
-            "deleteOptions": options,
+            "deleteOptions": {"preconditions": {"uid": uid_of(pod)}},
         }
         path = PODS.path(name_of(pod), namespace=namespace_of(pod), subresource="eviction")
         while True:
