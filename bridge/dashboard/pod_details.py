@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.status.event_list import event_record
 from sync.kube.api_resources import EVENTS
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.object_accessors import Object
+from translators.object_accessors import Object, metadata
+from translators.ownership_labels import LABEL_NODE
 
 #: Explanations at the same time, and the time for one in seconds.
 MAX_CONCURRENT, TIMEOUT_SECONDS = 2, 30.0
@@ -44,5 +44,21 @@ class PodDetails:
         fields = f"involvedObject.kind=Pod,involvedObject.name={name}"
         async with asyncio.timeout(TIMEOUT_SECONDS):
             found = await self._home.list(EVENTS, namespace=namespace, fields=fields)
-        records = [event_record(it, "") for it in found.items]
+        records = map(_event_record, found.items)
         return sorted(records, key=lambda it: str(it["last"]), reverse=True)[:MAX_EVENTS]
+
+
+def _event_record(event: Object) -> Object:
+    """The parts of an Event that the page shows."""
+    series, meta = event.get("series") or {}, metadata(event)
+    source = (event.get("source") or {}).get("component") or event.get("reportingComponent") or ""
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return {
+        "type": str(event.get("type") or "Normal"),
+        "reason": str(event.get("reason") or ""),
+        "message": str(event.get("message") or ""),
+        "count": int(series.get("count") or event.get("count") or 1),
+        "last": next(filter(None, times), None) or meta.get("creationTimestamp") or "",
+        "component": str(source),
+        "cluster": "remote" if LABEL_NODE in (meta.get("labels") or {}) else "home",
+    }

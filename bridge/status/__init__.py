@@ -5,7 +5,7 @@
 - Presentation: `status_tree` lays a status out, for `terminal_output` and `dashboard_page`.
   `fleet_view` reduces the statuses of several remotes to an overview, for `fleet_table` and
   `bridge.dashboard`.
-- `event_list` and `version_report` implement `bridge events` and `bridge version`.
+- `version_report` implements `bridge version`.
 
 docs/reference/status.md lists every field.
 """

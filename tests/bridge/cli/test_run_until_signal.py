@@ -290,7 +290,6 @@ COMMANDS = {
         "status",
         "dashboard",
         "alerts",
-        "events",
         "explain",
         "version",
         "volume",

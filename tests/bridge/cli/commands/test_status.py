@@ -1,4 +1,4 @@
-"""`bridge status`, `dashboard` and `events`: options and output."""
+"""`bridge status` and `dashboard`: options and output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from bridge.base.command_error import PreflightError
 from bridge.clusters import connection
 from bridge.dashboard import loopback_server
-from bridge.status import event_list, status_client
+from bridge.status import status_client
 from sync.kube.api_errors import Forbidden
 from tests.bridge.cli.conftest import Invoke
 from tests.bridge.status.examples import status
@@ -26,7 +26,6 @@ class Home:
 
     def __init__(self) -> None:
         self.found: list[Object] = [status()]
-        self.events: list[Object] = []
         self.calls: list[Any] = []
         self.raises: Exception | None = None
 
@@ -38,10 +37,6 @@ class Home:
     async def once(self, _: object, name: str | None) -> list[Object]:
         self._record(name)
         return self.found
-
-    async def listed(self, _: object, *, node: str | None, namespace: str | None) -> list[Object]:
-        self._record(node, namespace)
-        return self.events
 
     async def serve(
         self,
@@ -69,7 +64,6 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
 
     monkeypatch.setattr(connection, "connect", connected)
     monkeypatch.setattr(status_client, "read_statuses", fake.once)
-    monkeypatch.setattr(event_list, "list_events", fake.listed)
     monkeypatch.setattr(loopback_server, "serve", fake.serve)
     return fake
 
@@ -130,30 +124,6 @@ def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
     assert invoke("dashboard", "--no-open", "--port", "8080").exit_code == 0
     assert home.calls[-1] == (None, False, 8080)
     assert invoke("dashboard", "--port", "70000").exit_code == 2
-
-
-def test_events_prints_a_table_or_json(invoke: Invoke, home: Home) -> None:
-    assert invoke("events").stdout == "no events\n"
-    fields = {key: key for key in ("node", "namespace", "name", "type", "reason", "message")}
-    home.events = [
-        {
-            **fields,
-            "kind": "Pod",
-            "count": 2,
-            "first": "",
-            "last": "2000-01-01T00:00:00Z",
-            "component": "kubelet",
-            "cluster": "remote",
-        }
-    ]
-    done = invoke("events", "remote", "-n", "shop")
-    head, line = done.stdout.splitlines()
-    assert head.split() == ["LAST", "SEEN", "TYPE", "REASON", "NODE", "OBJECT", "FROM", "MESSAGE"]
-    assert line.endswith(
-        "d (x2)   type   reason   node   pod namespace/name   remote kubelet   message"
-    )
-    assert home.calls[-1] == ("remote", "shop")
-    assert json.loads(invoke("events", "-o", "json").stdout) == {"events": home.events}
 
 
 def test_status_as_wide_name_and_jsonpath(invoke: Invoke, home: Home) -> None:
