@@ -1,4 +1,4 @@
-"""Names of home's Services in pods of the remote, with the server block of `bridge coredns`."""
+"""Names of home's Services in pods of the remote, with the server block of the manifests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from e2e import bridge_process
+from e2e import server_block
 from e2e.clusters import coredns
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.native import NativeControl
@@ -26,16 +26,15 @@ spec: {clusterIP: None, selector: {app: db-0}, ports: [{port: 8080}]}
 
 
 @pytest.fixture
-def add_block(home: Cluster, remote: Cluster) -> Iterator[AddBlock]:
+def add_block(remote: Cluster) -> Iterator[AddBlock]:
     """Adds the block of a node to the remote's CoreDNS, until the test ends."""
     if not isinstance(remote.control, NativeControl):
         pytest.skip("the Corefile is a file of native clusters")
     site = remote.control.site
 
     def add(bridged: Bridged) -> None:
-        printed = bridge_process.run("coredns", bridged.node, home=home)
-        assert printed.returncode == 0, printed.stderr
-        coredns.add_block(site, "cluster-bridge", printed.stdout)
+        suffix = bridged.remote_namespace.removeprefix(bridged.namespace)
+        coredns.add_block(site, "cluster-bridge", server_block.server_block("", suffix))
 
     yield add
     coredns.add_block(site, "cluster-bridge", None)

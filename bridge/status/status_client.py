@@ -33,28 +33,24 @@ TIMEOUT_SECONDS = 5.0
 MAX_CONCURRENT = 8
 
 
-async def get_node(home: KubeClient, name: str) -> Object:
-    """The virtual node of this name. Raises PreflightError if it does not exist or is unmanaged,
-    and KubeError."""
-    found = await home.find(NODES, name)
-    if found is None:
+async def list_nodes(home: KubeClient, name: str | None) -> list[Object]:
+    """The virtual node of this name, or all by name. Raises PreflightError if there is no such
+    virtual node, and KubeError."""
+    if name is None:
+        found = await home.list(NODES, labels=VIRTUAL_NODE_SELECTOR)
+        return sorted(found.items, key=name_of)
+    node = await home.find(NODES, name)
+    if node is None:
         others = [
             name_of(it) for it in (await home.list(NODES, labels=VIRTUAL_NODE_SELECTOR)).items
         ]
         there = f"the virtual nodes are {', '.join(others)}" if others else "there are none"
         raise PreflightError(f"home: there is no node {name}; {there}")
-    if not node_object.is_virtual_node(found):
+    if not node_object.is_virtual_node(node):
         raise PreflightError(
             f"home: node {name} is not a bridge's virtual node; use kubectl for other nodes"
         )
-    return found
-
-
-async def list_nodes(home: KubeClient, name: str | None) -> list[Object]:
-    """The virtual node of this name, or all by name. Raises PreflightError and KubeError."""
-    if name is not None:
-        return [await get_node(home, name)]
-    return sorted((await home.list(NODES, labels=VIRTUAL_NODE_SELECTOR)).items, key=name_of)
+    return [node]
 
 
 async def read_statuses(home: KubeClient, name: str | None) -> list[Object]:

@@ -52,7 +52,7 @@ COREDNS_PLUGINS = (
     "errors",
     "kubernetes",
     "loadbalance",
-    # Those of the server block of `bridge coredns`.
+    # Those of manifests/coredns-server-block.conf.
     "metadata",
     "rewrite",
     "template",

@@ -296,7 +296,7 @@ COMMANDS = {
         "bug-report",
         "storage-class",
     ),
-    *("offload", "unoffload", "webhook", "coredns"),
+    *("offload", "unoffload", "webhook"),
 }
 #: Commands that have commands, which have the examples.
 GROUPS = {"rbac", "volume"}

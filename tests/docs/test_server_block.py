@@ -1,4 +1,4 @@
-"""The server block with which home's names resolve in the remote: which names it rewrites."""
+"""The server block for the remote's CoreDNS: which names it rewrites, and what the page shows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from bridge.base.join_settings import SettingsError
-from bridge.dns.coredns_server_block import DnsError, check_domain, server_block
+from e2e import server_block
+from e2e.docs.generated_pages import DOCS
 from translators.object_accessors import HomeNamespace
 from translators.virtual_node_identity import Identity
 
@@ -17,6 +17,13 @@ TEMPLATES = (DEFAULT_TEMPLATE, "{home}-{namespace}", "a-{namespace}-{home}-z")
 
 def identity(template: str = DEFAULT_TEMPLATE, home: str = "e2e") -> Identity:
     return Identity("0123456789abcdef", home, "burst", template)
+
+
+def block_of(identity: Identity, domain: str = "cluster.local") -> str:
+    """The server block for this namespace template and home name."""
+    marked = identity.namespace_template.format(namespace=" ", home=identity.home_name)
+    prefix, suffix = marked.split(" ")
+    return server_block.server_block(prefix, suffix, domain)
 
 
 def resolved(block: str, name: str) -> str:
@@ -44,7 +51,7 @@ def is_client(block: str, namespace: str) -> bool:
 def test_a_name_with_homes_namespace_is_resolved_in_the_mapped_one(
     template: str, name: str
 ) -> None:
-    block, there = server_block(identity(template)), identity(template).remote_namespace
+    block, there = block_of(identity(template)), identity(template).remote_namespace
     mapped = there(HomeNamespace("shop"))
     assert (
         resolved(block, f"{name}.shop.svc.cluster.local.") == f"{name}.{mapped}.svc.cluster.local."
@@ -65,18 +72,17 @@ def test_a_name_with_homes_namespace_is_resolved_in_the_mapped_one(
         "web.shop.svc.svc.example.",
         "example.com.",
         "web.shop.svc.cluster.local.example.com.",
-        "web.shop.svcXcluster.local.",
         "shop.svc.cluster.local.",
     ],
 )
 def test_other_names_stay(template: str, name: str) -> None:
     there = identity(template).remote_namespace(HomeNamespace("shop"))
     given = name.replace("{there}", there)
-    assert resolved(server_block(identity(template)), given) == given
+    assert resolved(block_of(identity(template)), given) == given
 
 
 def test_a_namespace_whose_remote_name_is_cut_stays() -> None:
-    block = server_block(identity())
+    block = block_of(identity())
     for length, is_mapped in ((59, True), (60, False), (63, False)):
         given = f"web.{'n' * length}.svc.cluster.local."
         assert (resolved(block, given) != given) is is_mapped, length
@@ -85,38 +91,21 @@ def test_a_namespace_whose_remote_name_is_cut_stays() -> None:
 
 
 def test_the_remotes_cluster_domain_is_that_of_the_option() -> None:
-    block = server_block(identity(), "remote.internal")
-    assert block.splitlines()[1] == "remote.internal:53 {"
+    block = block_of(identity(), "remote.internal")
+    assert "\nremote.internal:53 {\n" in block
     assert resolved(block, "web.shop.svc.remote.internal.") == "web.shop-e2e.svc.remote.internal."
     assert resolved(block, "web.shop.svc.cluster.local.") == "web.shop.svc.cluster.local."
     assert "kubernetes remote.internal {" in block
 
 
 def test_each_template_has_a_view_of_its_own() -> None:
-    views = {re.findall(r"view (\S+) ", server_block(identity(it)))[0] for it in TEMPLATES[:2]}
-    assert len(views | {re.findall(r"view (\S+) ", server_block(identity(home="b")))[0]}) == 3
+    views = {re.findall(r"view (\S+) ", block_of(identity(it)))[0] for it in TEMPLATES[:2]}
+    assert len(views | {re.findall(r"view (\S+) ", block_of(identity(home="b")))[0]}) == 3
 
 
-@pytest.mark.parametrize(
-    ("template", "home", "message"),
-    [
-        ("{namespace}", "e2e", "keeps home's namespaces .* no server block is needed"),
-        ("{namespace}-{namespace}", "e2e", "more than once"),
-        ("{home}", "e2e", "namespace is missing|{namespace} is missing"),
-        (DEFAULT_TEMPLATE, "h" * 62, "every remote name is cut"),
-        (DEFAULT_TEMPLATE, "x.*) y\n}", "lower case letters"),
-        ("{namespace}-{home}\n", "e2e", "lower case letters|characters that no namespace has"),
-    ],
-)
-def test_templates_without_a_server_block_are_rejected(
-    template: str, home: str, message: str
-) -> None:
-    with pytest.raises(DnsError, match=message):
-        server_block(identity(template, home))
-
-
-@pytest.mark.parametrize("domain", ["", "a b", "x}", ".", "a..b", "UPPER.local", "x\ny"])
-def test_an_invalid_cluster_domain_is_rejected(domain: str) -> None:
-    with pytest.raises(SettingsError, match="--cluster-domain"):
-        check_domain(domain)
-    assert check_domain("remote.internal") == "remote.internal"
+def test_the_page_shows_the_block_of_the_default_template() -> None:
+    page = (DOCS / "how-to" / "names-of-services.md").read_text("utf-8")
+    block = block_of(identity()).partition("names-of-services.md explains the placeholders.\n")[2]
+    shown = "".join(line.removeprefix("   ") for line in page.splitlines(keepends=True))
+    assert block in shown
+    assert "manifests/coredns-server-block.conf" in page

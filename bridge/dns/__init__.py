@@ -1,1 +1,0 @@
-"""DNS names of home's Services in pods of the remote."""
