@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, wait_for
 from e2e.random_load import RandomLoad
+from e2e.storage_classes import served_class
 from e2e.workload_manifests import shell
 
 #: Tolerates the taint of virtual nodes.
@@ -37,16 +37,13 @@ class ProvisionedStorage:
         return self.bridged.remote
 
     @contextlib.contextmanager
-    def home_class(self, name: str, *options: str) -> Iterator[str]:
-        """A class of home, by the command; yields its name."""
+    def home_class(
+        self, name: str, *, remote_class: str = "", retain: bool = False
+    ) -> Iterator[str]:
+        """A class of home that leads to the remote; yields its name."""
         name = f"{name}-{self.bridged.node}"
-        printed = bridge_process.run("storage-class", name, *options)
-        assert printed.returncode == 0, printed.stderr
-        self.home.kubectl("apply", "-f", "-", input=printed.stdout)
-        try:
+        with served_class(self.home, name, remote_class=remote_class, retain=retain):
             yield name
-        finally:
-            self.home.kubectl("delete", "storageclass", name, "--wait=false")
 
     def claims(self) -> dict[str, Json]:
         """Home's claims of the test, by name."""
@@ -153,7 +150,7 @@ def load_volumes(storage: ProvisionedStorage, load: RandomLoad) -> Iterator[None
     """Adds volumes with both reclaim policies to a load; afterwards their classes are deleted."""
     with (
         storage.home_class("load") as deleting,
-        storage.home_class("load-kept", "--reclaim-policy", "Retain") as retaining,
+        storage.home_class("load-kept", retain=True) as retaining,
     ):
         load.use_volumes(deleting, retaining)
         yield

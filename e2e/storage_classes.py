@@ -12,11 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
 
 from e2e.clusters.cluster import Cluster, CsiPart, Provisioner
 from e2e.clusters.csi_driver import CSI_DRIVER_NAME
 from e2e.clusters.provisioners import DRIVERS
 from e2e.kubectl import Json
+from translators.ownership_labels import LABEL_REMOTE
 
 LOCAL_PATH = "local-path"
 HOSTPATH = "hostpath"
@@ -24,6 +28,7 @@ HOSTPATH = "hostpath"
 WAIT = "WaitForFirstConsumer"
 IMMEDIATE = "Immediate"
 
+_SERVED = Path(__file__).parents[1] / "manifests" / "storage-class.yaml"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -69,6 +74,31 @@ def csi(
     for part in (CsiPart.DRIVER, CsiPart.PROVISIONER, CsiPart.ATTACHER):
         cluster.run_csi(part, print)
     with _class(cluster, CSI_DRIVER_NAME, name, binding, default=default, retain=False):
+        yield name
+
+
+@contextmanager
+def served_class(
+    home: Cluster,
+    name: str,
+    *,
+    remote_class: str = "",
+    remote_id: str = "",
+    default: bool = False,
+    retain: bool = False,
+) -> Iterator[str]:
+    """The class of manifests/storage-class.yaml, whose volumes are in the remote, by this name, and
+    its CSIDriver; yields the name."""
+    manifest, driver = yaml.safe_load_all(_SERVED.read_text(encoding="utf-8"))
+    fields = {"allowVolumeExpansion": manifest["allowVolumeExpansion"]}
+    if remote_class:
+        fields["parameters"] = {"remoteStorageClass": remote_class}
+    if remote_id:
+        expressions = [{"key": LABEL_REMOTE, "values": [remote_id]}]
+        fields["allowedTopologies"] = [{"matchLabelExpressions": expressions}]
+    home.kubectl("apply", "-f", "-", input=json.dumps(driver))
+    provisioner, binding = manifest["provisioner"], manifest["volumeBindingMode"]
+    with _class(home, provisioner, name, binding, fields, default=default, retain=retain):
         yield name
 
 

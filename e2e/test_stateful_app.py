@@ -30,7 +30,7 @@ def postgres(clusters: dict[str, Cluster]) -> None:
 
 def _manifest(storage_class: str) -> str:
     """The manifest of the tutorial, with another StorageClass."""
-    (found,) = re.findall(r"```yaml\n(.*?)```", _TUTORIAL.read_text(), re.DOTALL)
+    _, found = re.findall(r"```yaml\n(.*?)```", _TUTORIAL.read_text(), re.DOTALL)
     assert found.count(_CLASS) == 1
     return str(found.replace(_CLASS, storage_class))
 

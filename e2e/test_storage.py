@@ -82,8 +82,8 @@ def test_capacity_of_remote_is_shown_and_grows(storage: ProvisionedStorage) -> N
     with (
         hostpath(storage.remote, "now", binding=IMMEDIATE, parameters=rounding) as now,
         hostpath(storage.remote, "later", parameters=rounding) as later,
-        storage.home_class("now", "--remote-class", now) as home_now,
-        storage.home_class("later", "--remote-class", later) as home_later,
+        storage.home_class("now", remote_class=now) as home_now,
+        storage.home_class("later", remote_class=later) as home_later,
     ):
         for name, of_class in (("a", home_now), ("b", home_later)):
             bridged.apply(volume_claim(name, of_class, "10Mi"))
@@ -163,7 +163,7 @@ def test_retained_data_stays_in_remote(storage: ProvisionedStorage) -> None:
     bridged = storage.bridged
     with (
         local_path(storage.remote, default=True),
-        storage.home_class("kept", "--reclaim-policy", "Retain") as name,
+        storage.home_class("kept", retain=True) as name,
     ):
         bridged.apply(volume_claim("kept", name, "8Mi"))
         bridged.apply(storage.node_pod("a", "kept", "echo data > /data/file; sleep 3600"))

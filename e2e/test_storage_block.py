@@ -73,7 +73,7 @@ def test_pod_writes_to_block_device_of_remote(storage: ProvisionedStorage, tmp_p
     with (
         _loop_device(tmp_path) as (device, file),
         _block_class(storage.remote, f"raw-{bridged.node}", device) as there,
-        storage.home_class("raw", "--remote-class", there) as name,
+        storage.home_class("raw", remote_class=there) as name,
     ):
         bridged.apply(volume_claim("raw", name, "1Mi", volumeMode="Block"))
         main = shell("main", script, volumeDevices=devices)

@@ -38,7 +38,7 @@ def test_killed_bridge_continues(storage: ProvisionedStorage) -> None:
     names = [f"v{number}" for number in range(8)]
     with (
         hostpath(storage.remote, binding=IMMEDIATE, parameters={"provisionDelay": "2s"}) as there,
-        storage.home_class("many", "--remote-class", there) as name,
+        storage.home_class("many", remote_class=there) as name,
     ):
         for it in names:
             bridged.apply(volume_claim(it, name, "8Mi"))
@@ -122,7 +122,7 @@ def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> N
         local_path(storage.remote, default=True),
         storage.home_class("some") as name,
         hostpath(storage.remote, "full", binding=IMMEDIATE, parameters=failing) as full,
-        storage.home_class("full", "--remote-class", full) as home_full,
+        storage.home_class("full", remote_class=full) as home_full,
     ):
         bridged.apply(volume_claim("data", name, "8Mi"))
         _write(storage, "a", "data")
@@ -215,7 +215,7 @@ def test_capacity_of_remote_steers_home(storage: ProvisionedStorage) -> None:
     bridged = storage.bridged
     with (
         hostpath(storage.remote, parameters={"capacity": "32Mi"}) as there,
-        storage.home_class("small", "--remote-class", there) as name,
+        storage.home_class("small", remote_class=there) as name,
     ):
         bridged.apply(volume_claim("large", name, "64Mi"))
         bridged.apply(storage.node_pod("large", "large"))
@@ -234,7 +234,7 @@ def test_failure_of_remote_provisioner_is_repeated_at_home(storage: ProvisionedS
         hostpath(
             storage.remote, binding=IMMEDIATE, parameters={"provisionError": "disk full"}
         ) as there,
-        storage.home_class("broken", "--remote-class", there) as name,
+        storage.home_class("broken", remote_class=there) as name,
     ):
         bridged.apply(volume_claim("data", name, "8Mi"))
         bridged.apply(storage.node_pod("a", "data"))
@@ -248,7 +248,7 @@ def test_shared_volume_and_clone(storage: ProvisionedStorage) -> None:
     bridged = storage.bridged
     with (
         hostpath(storage.remote) as there,
-        storage.home_class("any", "--remote-class", there) as it,
+        storage.home_class("any", remote_class=there) as it,
     ):
         bridged.apply(volume_claim("shared", it, "8Mi", "ReadWriteMany"))
         bridged.apply(_deployment(storage, "shared", 3))

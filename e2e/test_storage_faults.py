@@ -37,7 +37,7 @@ def _slow_class(storage: ProvisionedStorage) -> Iterator[str]:
     """A class of home whose volumes take the remote two seconds each."""
     with (
         hostpath(storage.remote, binding=IMMEDIATE, parameters={"provisionDelay": "2s"}) as there,
-        storage.home_class("slow", "--remote-class", there) as name,
+        storage.home_class("slow", remote_class=there) as name,
     ):
         yield name
 
@@ -165,7 +165,7 @@ def test_killed_at_writes(
     killer = _Killer(bridged.bridge, proxies, harms)
     with (
         hostpath(storage.remote, binding=IMMEDIATE) as there,
-        storage.home_class("killed", "--remote-class", there) as name,
+        storage.home_class("killed", remote_class=there) as name,
     ):
         bridged.apply(volume_claim("data", name, "8Mi"))
         bridged.apply(storage.node_pod("a", "data", _WRITE))

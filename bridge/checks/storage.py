@@ -36,7 +36,7 @@ from translators.storage.storage_capacity import class_of_storage_capacity
 from translators.storage.storage_class import StorageClassError
 from translators.storage.volume_state import VolumeSummary
 
-_COMMAND = "`bridge storage-class NAME` prints what to apply at home"
+_MANIFEST = "apply manifests/storage-class.yaml at home"
 
 
 async def check_provisioning(context: CheckContext) -> list[Finding]:
@@ -74,7 +74,7 @@ async def check_classes(context: CheckContext) -> list[Finding]:
     classes = (await context.home_client.list(STORAGE_CLASSES)).items
     served = [it for it in classes if storage_class.is_served(it)]
     if not served:
-        return [info("BRG602", "home", f"no StorageClass has the provisioner {DRIVER}", _COMMAND)]
+        return [info("BRG602", "home", f"no StorageClass has the provisioner {DRIVER}", _MANIFEST)]
     remote_classes = (await context.remote_client.list(STORAGE_CLASSES)).items
     problems = [text for it in served if (text := _class_problem(it, remote_classes))]
     problems += _without_capacity(served, await _capacities(context))

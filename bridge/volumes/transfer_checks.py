@@ -177,7 +177,7 @@ def _storage_class(claim: Object, target: Object, classes: list[Object], wanted:
         if wanted not in names:
             raise PreflightError(
                 f"home: StorageClass {wanted} has no volumes on {where}; use "
-                f"{', '.join(names) or '`bridge storage-class` to create one'}"
+                f"{', '.join(names) or 'manifests/storage-class.yaml to create one'}"
             )
         return wanted
     if class_name(claim) in names:
@@ -186,7 +186,7 @@ def _storage_class(claim: Object, target: Object, classes: list[Object], wanted:
         suited = [it for it in suited if storage_class.is_default(it)]
     if len(suited) == 1:
         return name_of(suited[0])
-    hint = ", ".join(names) if names else "none; `bridge storage-class` prints one"
+    hint = ", ".join(names) if names else "none; manifests/storage-class.yaml has one"
     raise PreflightError(
         f"home: choose the StorageClass of the volume on {where} by --storage-class: {hint}"
     )

@@ -26,7 +26,7 @@ from e2e.bench.report import Report
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster, Provisioner
 from e2e.kubectl import wait_for
-from e2e.storage_classes import local_path
+from e2e.storage_classes import local_path, served_class
 from e2e.workload_manifests import pod, shell, volume_claim
 
 NAMESPACE, CLASS, CLAIM, COPY, POD = "bench", "bench-volume", "source", "copy", "cp"
@@ -151,9 +151,8 @@ def _volume(home: Cluster, remote: Cluster, size: int, log: Path, image: str) ->
         streams.joined(home, remote, log) as bridge,
         local_path(home, default=True) as near,
         local_path(remote, default=True),
+        served_class(home, CLASS),
     ):
-        printed = bridge_process.run("storage-class", CLASS)
-        home.kubectl("apply", "-f", "-", input=printed.stdout)
         clusters = (home, remote)
         for cluster in clusters:
             cluster.kubectl("create", "namespace", NAMESPACE)
@@ -182,7 +181,6 @@ def _volume(home: Cluster, remote: Cluster, size: int, log: Path, image: str) ->
                 "the volumes are deleted",
                 seconds=120,
             )
-            home.kubectl("delete", "storageclass", CLASS)
 
 
 def _start(cluster: Cluster, name: str, script: str, volume: dict[str, Any], image: str) -> None:

@@ -14,11 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
-from e2e import bridge_process
 from e2e.clusters.cluster import Cluster, Progress
-from e2e.clusters.errors import ClusterError
 from e2e.kubectl import get, get_one
-from e2e.storage_classes import hostpath, local_path
+from e2e.storage_classes import hostpath, local_path, served_class
 from translators.ownership_labels import LABEL_REMOTE
 from translators.storage.identifiers import volume_handle
 
@@ -49,26 +47,15 @@ class Storage(StrEnum):
         self, home: Cluster, remote: Cluster, node: str, say: Progress
     ) -> Iterator[None]:
         """The class exists at home, as the default one, for the block, and leads to the remote of
-        the virtual node. Afterwards the volumes are deleted, as long as the bridge runs.
-
-        :raises ClusterError: `bridge storage-class` failed.
-        """
+        the virtual node. Afterwards the volumes are deleted, as long as the bridge runs."""
         with self.served(remote) as remote_class:
             # With one remote, tests of the binding mode Immediate have volumes, too.
             remote_id = get_one(home, "node", node)["metadata"]["labels"][LABEL_REMOTE]
-            options = ("--remote-class", remote_class, "--remote-id", remote_id, "--default")
-            printed = bridge_process.run("storage-class", CLASS, *options)
-            if printed.returncode != 0:
-                raise ClusterError(f"bridge storage-class: {printed.stderr}")
-            # An interrupted run may have left one, and most fields of a class are immutable.
-            remove = ("delete", "storageclass", CLASS, "--ignore-not-found")
-            home.kubectl(*remove)
-            home.kubectl("apply", "-f", "-", input=printed.stdout)
-            try:
+            with served_class(
+                home, CLASS, remote_class=remote_class, remote_id=remote_id, default=True
+            ):
                 yield
                 _await_deletion(home, say)
-            finally:
-                home.kubectl(*remove)
 
 
 def _await_deletion(home: Cluster, say: Progress) -> None:

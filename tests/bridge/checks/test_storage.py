@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
@@ -15,8 +17,6 @@ from bridge.checks.check_context import CheckContext, ClusterConnectivity
 from bridge.checks.findings import Severity
 from bridge.clusters.storage_selection import SelectedStorage, select_storage
 from bridge.node import join_record
-from bridge.storage import storage_class_manifests
-from bridge.storage.storage_class_manifests import StorageClassOptions
 from sync.kube.api_resources import (
     CSI_STORAGE_CAPACITIES,
     NAMESPACES,
@@ -33,6 +33,7 @@ from translators.ownership_labels import LABEL_HOME, LABEL_NODE, LABEL_REMOTE
 from translators.storage.identifiers import DRIVER
 from translators.virtual_node_identity import home_id_from_uid
 
+_MANIFEST = Path(__file__).parents[3] / "manifests" / "storage-class.yaml"
 _RECORDED = {
     "metadata": {
         "name": "virtual",
@@ -186,9 +187,16 @@ async def _classes(two: Clusters, client_for: ClientFor) -> tuple[Severity, str]
     return finding.severity, finding.found
 
 
-def _apply(two: Clusters, **options: Any) -> None:
-    for obj in storage_class_manifests.storage_objects(StorageClassOptions("burst", **options)):
-        two.home.put(obj)
+def _manifest() -> tuple[Object, Object]:
+    """A StorageClass and the CSIDriver."""
+    made, driver = yaml.safe_load_all(_MANIFEST.read_text("utf-8"))
+    return made, driver
+
+
+def _apply(two: Clusters, **fields: Any) -> None:
+    made, driver = _manifest()
+    two.home.put({**made, **fields})
+    two.home.put(driver)
 
 
 def _remote_class(two: Clusters, *, default: bool = True) -> None:
@@ -221,7 +229,7 @@ async def test_home_without_class_is_reported(two: Clusters, client_for: ClientF
     ("options", "problem"),
     [
         ({}, "the remote has no default StorageClass"),
-        ({"remote_class": "tape"}, "the remote has no StorageClass tape"),
+        ({"parameters": {"remoteStorageClass": "tape"}}, "the remote has no StorageClass tape"),
     ],
 )
 async def test_missing_remote_class_is_a_warning(
@@ -236,7 +244,7 @@ async def test_missing_remote_class_is_a_warning(
 async def test_immediate_class_and_missing_driver_are_warnings(
     two: Clusters, client_for: ClientFor
 ) -> None:
-    _, made = storage_class_manifests.storage_objects(StorageClassOptions("burst"))
+    made, _ = _manifest()
     two.home.put({**made, "volumeBindingMode": "Immediate"})
     _remote_class(two)
     severity, text = await _classes(two, client_for)
@@ -284,7 +292,7 @@ async def test_volume_without_persistent_volume_is_reported(
 async def test_class_that_retains_at_home_alone_is_named(
     two: Clusters, client_for: ClientFor
 ) -> None:
-    _apply(two, reclaim_policy="Retain")
+    _apply(two, reclaimPolicy="Retain")
     _remote_class(two)
     context = await _context(two, client_for, two.but(storage="provision"))
     usable, finding = await storage.check_classes(context)

@@ -1,1 +1,0 @@
-"""The objects that an administrator of home creates for the bridge's volumes."""
