@@ -10,70 +10,50 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
 from bridge.base.join_settings import SettingsError
-from bridge.base.jsonpath import Template, fill_template, parse_template
 from bridge.base.printable_text import escape_json, escape_line, escape_lines
 
-_JSONPATH = "jsonpath="
 
-
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(StrEnum):
     """A format of results, as ``-o`` names it."""
 
-    format: Literal["table", "wide", "name", "json", "yaml", "jsonpath"]
-    template: Template = ()
-    """Of ``jsonpath``."""
-
-    TABLE: ClassVar[Output]
-    WIDE: ClassVar[Output]
+    TABLE = "table"
+    WIDE = "wide"
     """A table with more columns; of lists only, as `NAME`."""
-    NAME: ClassVar[Output]
+    NAME = "name"
     """``kind/name`` of each item, a line each."""
-    JSON: ClassVar[Output]
-    YAML: ClassVar[Output]
-
-    def __str__(self) -> str:
-        return self.format
+    JSON = "json"
+    YAML = "yaml"
 
     @property
     def is_for_people(self) -> bool:
-        return self.format in ("table", "wide")
+        return self in (Output.TABLE, Output.WIDE)
 
 
-Output.TABLE, Output.WIDE, Output.NAME = Output("table"), Output("wide"), Output("name")
-Output.JSON, Output.YAML = Output("json"), Output("yaml")
 _ONE = (Output.TABLE, Output.JSON, Output.YAML)
 _NAMES = (Output.TABLE, Output.NAME, Output.JSON, Output.YAML)
 _LIST = (Output.TABLE, Output.WIDE, Output.NAME, Output.JSON, Output.YAML)
 
 
 def _option(formats: Sequence[Output]) -> Any:
-    names = [*map(str, formats), _JSONPATH]
-
-    def parse(value: str | Output) -> Output:
-        if isinstance(value, Output):
-            return value
-        if value.startswith(_JSONPATH):
-            return Output("jsonpath", parse_template(value.removeprefix(_JSONPATH)))
-        for output in formats:
-            if str(output) == value:
-                return output
-        choices = f"{', '.join(map(str, formats))} or jsonpath=TEMPLATE"
-        raise SettingsError(f'"{value}" is not a valid choice; use {choices}')
+    def parse(value: str) -> Output:
+        if value not in formats:
+            choices = f"{', '.join(formats[:-1])} or {formats[-1]}"
+            raise SettingsError(f'"{value}" is not a valid choice; use {choices}')
+        return Output(value)
 
     return typer.Option(
         "--output",
         "-o",
         help="Format of the result.",
-        metavar=f"{'|'.join(map(str, formats))}|jsonpath=TEMPLATE",
+        metavar="|".join(formats),
         parser=parse,
-        autocompletion=lambda: names,
+        autocompletion=lambda: list(formats),
     )
 
 
@@ -113,13 +93,11 @@ def print_result(
 
 
 def format_data(data: Any, output: Output, *, indent: int | None = None) -> str:
-    """``data`` as JSON, as YAML, or by the JSONPath template."""
+    """``data`` as JSON or YAML."""
     if output is Output.YAML:
         import yaml
 
         return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    if output.format == "jsonpath":
-        return escape_lines(fill_template(output.template, data))
     return escape_json(json.dumps(data, indent=indent, ensure_ascii=False))
 
 

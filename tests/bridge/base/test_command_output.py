@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from bridge.base.command_output import Output, format_table, print_result
-from bridge.base.jsonpath import parse_template
 from bridge.base.printable_text import escape_json
 
 DATA = {"nodes": [{"name": "größe", "ready": True, "pods": 3, "since": None}]}
@@ -65,9 +64,3 @@ def test_name_output_has_each_name_once(capsys: pytest.CaptureFixture[str]) -> N
 def test_wide_is_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(DATA, Output.WIDE, lambda: "usual", as_wide=lambda: "wide")
     assert capsys.readouterr().out == "wide\n"
-
-
-def test_jsonpath_output_selects_from_the_data(capsys: pytest.CaptureFixture[str]) -> None:
-    template = parse_template("{.nodes[*].pods}")
-    print_result(DATA, Output("jsonpath", template), lambda: "not this")
-    assert capsys.readouterr().out == "3\n"
