@@ -51,7 +51,7 @@ def option(parameter):
     return {
         "short": list(parameter.opts[1:]),
         "negations": list(parameter.secondary_opts),
-        "type": annotation.__name__ if type(annotation) is type else str(annotation),
+        "type": annotation.__name__ if isinstance(annotation, type) else str(annotation),
         "min": parameter.min,
         "max": parameter.max,
         "required": parameter.required,
