@@ -1,4 +1,4 @@
-"""Shell completion of node and context names, and `kubectl_complete-bridge`.
+"""Shell completion of node and context names.
 
 A completion takes `LIMIT_SECONDS` at most, writes nothing but names, and offers none if it fails.
 """
@@ -8,12 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -81,26 +78,3 @@ def _bounded() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def kubectl_complete() -> None:
-    """The script `kubectl_complete-bridge`, which kubectl runs to complete `kubectl bridge`.
-
-    Its arguments are the words after `kubectl bridge`, of which the last is incomplete. It prints a
-    name a line, and then ``:4``, kubectl's directive not to offer files, or ``:0`` to offer files.
-    """
-    from bridge.cli.command_table import app
-
-    words = ["bridge", *sys.argv[1:]]
-    # The protocol of the shell completion that `bridge --install-completion` sets up.
-    os.environ |= {
-        "_BRIDGE_COMPLETE": "complete_bash",
-        "COMP_WORDS": shlex.join(words),
-        "COMP_CWORD": str(len(words) - 1),
-    }
-    printed = io.StringIO()
-    run: Any = app
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        run(prog_name="bridge")
-    names = printed.getvalue().strip()
-    print(f"{names}\n:4" if names else ":0")

@@ -1,4 +1,4 @@
-"""Completion of names in a shell and in kubectl: fast, and silent where it fails."""
+"""Completion of names in a shell: fast, and silent where it fails."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bridge.cli.command_table import app
 from bridge.cli.commands import completion
 
 
@@ -60,24 +61,21 @@ def test_completion_that_hangs_ends_silently_at_the_limit(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "names", "directive"),
+    ("words", "names"),
     [
-        (["unof"], ["unoffload"], ":4"),
-        (["join", "--network", "re"], ["relay"], ":4"),
-        (["join", "--home-context", "p"], ["prod"], ":4"),
-        (["render", "--kubeconfig", "no-such"], [], ":0"),
+        ("bridge unof", "unoffload"),
+        ("bridge join --network re", "relay"),
+        ("bridge join --home-context p", "prod"),
     ],
 )
 @pytest.mark.usefixtures("kubeconfig")
-def test_kubectl_complete_prints_names_and_directive(
-    words: list[str],
-    names: list[str],
-    directive: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_shell_gets_the_names(
+    words: str, names: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("_BRIDGE_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-bridge", *words])
-    completion.kubectl_complete()
-    assert capsys.readouterr().out.splitlines() == [*names, directive]
+    monkeypatch.setenv("_BRIDGE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    run: Any = app
+    with pytest.raises(SystemExit):
+        run(prog_name="bridge")
+    assert capsys.readouterr().out.split() == [names]
