@@ -16,12 +16,10 @@ from bridge.base.join_settings import JoinSettings, LogFormat
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """The settings of a bridge's logs and traces."""
+    """The settings of a bridge's logs."""
 
     verbose: bool = False
     log_format: LogFormat = "console"
-    traces: str = ""
-    """URL of the OpenTelemetry collector; "" exports no traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ def serve(request: ServeRequest) -> None:
     configure_reports(request.logs)
     is_console = request.logs.log_format == "console"
     consent = terminal_consent(assume_yes=request.assume_yes, asks=is_console)
-    with trace_exporter.export_traces(request.logs.traces):
+    with trace_exporter.export_traces():
         memory_savings.freeze_imports()
         run(
             lambda stop: join_lifecycle.join(

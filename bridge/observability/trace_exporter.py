@@ -1,10 +1,10 @@
 """Exports OpenTelemetry traces: a span for each reconcile, with a child span for each API request.
 
-Disabled unless `--traces`, ``OTEL_EXPORTER_OTLP_ENDPOINT`` or
-``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` names a collector of OTLP over HTTP; the SDK's other
-variables (headers, sampler, resource) apply. The packages are the extra ``traces`` and are imported
-only when enabled. A collector that does not answer costs spans and a log line, and blocks nothing.
-Spans name a failure by its type, because messages can quote request bodies.
+Disabled unless ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` names a
+collector of OTLP over HTTP; the SDK's other variables (headers, sampler, resource) apply. The
+packages are the extra ``traces`` and are imported only when enabled. A collector that does not
+answer costs spans and a log line, and blocks nothing. Spans name a failure by its type, because
+messages can quote request bodies.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 INSTALL_COMMAND = "pip install 'cluster-bridge[traces]'"
 #: Environment variables that enable traces.
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-#: Path of spans below a collector's address (OTLP over HTTP).
-TRACES_PATH = "/v1/traces"
 #: Seconds for exporting the last spans at the end.
 FLUSH_SECONDS = 2.0
 
@@ -49,13 +47,11 @@ def is_installed() -> bool:
 
 
 @contextmanager
-def export_traces(endpoint: str) -> Iterator[None]:
-    """Exports spans of the block to ``endpoint``, or to the endpoint of the environment; without
-    either there are none. At the end, exports the last spans within `FLUSH_SECONDS`."""
-    configured = endpoint or next(
-        (os.environ[it] for it in ENDPOINT_VARIABLES if os.environ.get(it)), ""
-    )
-    if not configured or (not endpoint and os.environ.get("OTEL_TRACES_EXPORTER") == "none"):
+def export_traces() -> Iterator[None]:
+    """Exports spans of the block to the endpoint of the environment; without one there are none.
+    At the end, exports the last spans within `FLUSH_SECONDS`."""
+    is_enabled = any(os.environ.get(it) for it in ENDPOINT_VARIABLES)
+    if not is_enabled or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         yield
         return
     if not is_installed():
@@ -68,7 +64,7 @@ def export_traces(endpoint: str) -> Iterator[None]:
 
     # The SDK logs every failed attempt to reach a collector.
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-    with spans_to(OTLPSpanExporter(endpoint=spans_url(endpoint) if endpoint else None)):
+    with spans_to(OTLPSpanExporter()):
         yield
 
 
@@ -99,12 +95,6 @@ def _flush(provider: TracerProvider, exporter: SpanExporter) -> None:
     ending.join(FLUSH_SECONDS)
     if ending.is_alive():
         exporter.shutdown()  # or it would retry for another half minute
-
-
-def spans_url(endpoint: str) -> str:
-    """The endpoint with the path of spans, as the SDK derives it from its variable."""
-    trimmed = endpoint.rstrip("/")
-    return trimmed if trimmed.endswith(TRACES_PATH) else f"{trimmed}{TRACES_PATH}"
 
 
 class _OpenTelemetryTracer:

@@ -8,24 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from bridge.base.join_settings import SettingsError
-from bridge.cli.commands import install
 from bridge.cli.join_file import name_file, use_file
-from bridge.cli.options.common_options import ApproveRequests, check_traces
-from bridge.cli.options.install_options import INSTALL, INSTALLATION
+from bridge.cli.options.common_options import ApproveRequests
 from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
-from bridge.cli.options.option_declaration import Option, given, with_options
-
-_IN_CLUSTER = Option(
-    "in-cluster",
-    "Install the bridge in the home cluster, as bridge install does.",
-    INSTALLATION,
-    kind=bool,
-    default=False,
-)
+from bridge.cli.options.option_declaration import with_options
 
 
-# For one release: `bridge install` has taken the place of --in-cluster.
-@with_options(*JOIN, *(it.typer_parameter(hidden=True) for it in (_IN_CLUSTER, *INSTALL)), *PROCESS)
+@with_options(*JOIN, *PROCESS)
 def join(
     ctx: typer.Context,
     *,
@@ -54,18 +43,9 @@ def join(
     from bridge.cli.reexec_to_free_memory import LogSettings, ServeRequest, start
     from bridge.cli.run_until_signal import fail
 
-    if values["in_cluster"]:
-        install.apply_request(
-            install.request(values, given(ctx, (*JOIN, *PROCESS))), assume_yes=yes
-        )
-        return
     try:
         settings = join_settings(values)
     except SettingsError as error:
         raise fail(name_file(ctx, file, str(error)), code=2) from None
-    if unused := given(ctx, INSTALL):
-        flags = ", ".join(it.flag for it in unused)
-        raise fail(f"{flags}: use with bridge install only", code=2)
-    traces = check_traces(values["traces"])
-    logs = LogSettings(values["verbose"], values["log_format"], traces)
+    logs = LogSettings(values["verbose"], values["log_format"])
     start(ServeRequest(settings, logs, assume_yes=yes))

@@ -103,24 +103,6 @@ def check_context(kubeconfig: Path | None, context: str | None) -> None:
         raise fail("--context requires --kubeconfig, the file that has the context", code=2)
 
 
-def check_traces(endpoint: str | None) -> str:
-    """The URL of ``--traces``; "" if there is none. Ends the command if it cannot be used."""
-    from urllib.parse import urlsplit
-
-    from bridge.cli.run_until_signal import fail
-    from bridge.observability.trace_exporter import INSTALL_COMMAND, is_installed
-
-    if endpoint is None:
-        return ""
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        # Not the value: it can hold a password.
-        raise fail("--traces: write a URL such as http://collector:4318", code=2)
-    if not is_installed():
-        raise fail(f"--traces needs packages that are not installed: {INSTALL_COMMAND}", code=2)
-    return endpoint
-
-
 def tls_files(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     """The files of `TlsCertFile` and `TlsPrivateKeyFile`; None for a self-signed certificate.
     Raises SettingsError."""

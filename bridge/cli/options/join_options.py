@@ -66,7 +66,7 @@ NODE = "Virtual node"
 CAPACITY = "Capacity"
 WORKLOADS = "Workloads"
 KUBELET_API = "Kubelet API"
-OUTPUT = "Logs and traces"
+OUTPUT = "Logs"
 
 #: Each sets a field of `JoinSettings`.
 JOIN: tuple[Option, ...] = (
@@ -445,12 +445,6 @@ PROCESS: tuple[Option, ...] = (
         OUTPUT,
         kind=LogFormat,
         default="console",
-    ),
-    Option(
-        "traces",
-        "URL of an OpenTelemetry collector (OTLP over HTTP) that receives traces. Default: "
-        "OTEL_EXPORTER_OTLP_ENDPOINT, or else no traces.",
-        OUTPUT,
     ),
 )
 

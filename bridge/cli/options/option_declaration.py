@@ -27,6 +27,8 @@ Form = Literal["scalar", "map", "list"]
 PASSED = ""
 #: `Option.in_cluster` of an option from which the installation's objects are made.
 CONSUMED = "consumed"
+#: `Option.in_cluster` of an option that an installed bridge cannot have.
+ABSENT = "absent"
 #: The sentence of an option's help that names its default.
 _DEFAULT_SENTENCE = re.compile(r" Default: .*?\.(?= |$)")
 
@@ -54,7 +56,7 @@ class Option:
     parse: Callable[[Any], Any] | None = None
     """Makes the field's value from the option's; raises SettingsError."""
     in_cluster: str = PASSED
-    """`PASSED`, `CONSUMED`, or the reason why an installed bridge cannot have it."""
+    """`PASSED`, `CONSUMED` or `ABSENT`."""
     autocompletion: Callable[..., Any] | None = None
 
     @property
@@ -81,16 +83,9 @@ class Option:
     def _is_duration(self) -> bool:
         return isinstance(self.kind, Duration)
 
-    @property
-    def is_rejected_in_cluster(self) -> bool:
-        """Whether `in_cluster` is a reason."""
-        return self.in_cluster not in (PASSED, CONSUMED)
-
     # -- the command line ----------------------------------------------------------------------
 
-    def typer_parameter(
-        self, *, hidden: bool = False, with_default_in_help: bool = True
-    ) -> inspect.Parameter:
+    def typer_parameter(self, *, with_default_in_help: bool = True) -> inspect.Parameter:
         """The parameter from which typer makes the command-line option."""
         is_duration = self._is_duration
         text = self.help if with_default_in_help else _DEFAULT_SENTENCE.sub("", self.help)
@@ -105,7 +100,6 @@ class Option:
             parser=self.kind if is_duration else None,
             show_default=with_default_in_help and self.default is not None,
             autocompletion=self.autocompletion,
-            hidden=hidden,
         )
         kind = float if is_duration else self.kind
         optional = kind if self.required or self.default is not None else kind | None

@@ -93,7 +93,9 @@ async def test_reconcile_span_has_request_spans(two: Clusters) -> None:
         assert not span.events
 
 
-async def test_collector_receives_spans_over_otlp(two: Clusters) -> None:
+async def test_collector_receives_spans_over_otlp(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     got: list[ExportTraceServiceRequest] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -108,7 +110,8 @@ async def test_collector_receives_spans_over_otlp(two: Clusters) -> None:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         host, port = runner.addresses[0][:2]
-        sending = trace_exporter.export_traces(f"http://{host}:{port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{host}:{port}")
+        sending = trace_exporter.export_traces()
         sending.__enter__()
         await one_pod(two)
         # The exporter's shutdown waits for the collector, which runs in this loop.
@@ -133,7 +136,8 @@ async def test_unreachable_collector_blocks_nothing(
     monkeypatch.setattr(trace_exporter, "FLUSH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections without a response
         port = silent.getsockname()[1]
-        with trace_exporter.export_traces(f"http://127.0.0.1:{port}"):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        with trace_exporter.export_traces():
             await one_pod(two)
             started = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - started < 5
@@ -141,31 +145,25 @@ async def test_unreachable_collector_blocks_nothing(
 
 
 def test_traces_are_disabled_by_default() -> None:
-    with trace_exporter.export_traces(""):
+    with trace_exporter.export_traces():
         assert tracing.get_tracer() is None
 
 
 @pytest.mark.parametrize("variable", trace_exporter.ENDPOINT_VARIABLES)
 def test_environment_enables_traces(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    with trace_exporter.export_traces(""):
+    with trace_exporter.export_traces():
         assert tracing.get_tracer() is not None
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    with trace_exporter.export_traces(""):
+    with trace_exporter.export_traces():
         assert tracing.get_tracer() is None
 
 
-def test_missing_packages_are_no_error_when_the_environment_enables_traces(
+def test_missing_packages_are_no_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(trace_exporter.ENDPOINT_VARIABLES[0], "http://127.0.0.1:9")
     monkeypatch.setattr(trace_exporter, "is_installed", lambda: False)
-    with trace_exporter.export_traces(""):
+    with trace_exporter.export_traces():
         assert tracing.get_tracer() is None
     assert "pip install 'cluster-bridge[traces]'" in caplog.text
-
-
-def test_endpoint_gets_the_path_of_spans() -> None:
-    assert trace_exporter.spans_url("http://c:4318") == "http://c:4318/v1/traces"
-    assert trace_exporter.spans_url("http://c:4318/") == "http://c:4318/v1/traces"
-    assert trace_exporter.spans_url("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"

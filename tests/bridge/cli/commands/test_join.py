@@ -12,7 +12,6 @@ from bridge.base.consent import Consent
 from bridge.base.join_settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
 from bridge.node.node_option_parsing import parse_taints
 from bridge.observability import log_output as to_stderr
-from bridge.observability import trace_exporter
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke, JoinCalls
 from translators.capacity.node_capacity import OfferLimits
@@ -260,21 +259,3 @@ def test_verbose_configures_the_log(
     )
     invoke(*REMOTE, *args)
     assert messages == [verbose]
-
-
-@pytest.mark.parametrize("url", ["collector:4318", "", "ftp://collector", "http://"])
-def test_traces_rejects_what_is_not_a_url(invoke: Invoke, joins: JoinCalls, url: str) -> None:
-    done = invoke(*REMOTE, "--traces", url)
-    assert done.exit_code == 2
-    assert done.stderr == "error: --traces: write a URL such as http://collector:4318\n"
-    assert joins.settings == []
-
-
-def test_traces_without_packages_fails_with_a_hint(
-    invoke: Invoke, joins: JoinCalls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace_exporter, "is_installed", lambda: False)
-    done = invoke(*REMOTE, "--traces", "http://collector:4318")
-    assert done.exit_code == 2
-    assert "pip install 'cluster-bridge[traces]'" in done.stderr
-    assert joins.settings == []
