@@ -20,7 +20,7 @@ from e2e.workload_manifests import pod, shell
 GPU = "example.com/gpu"
 _ESCAPED = GPU.replace("/", "~1")
 
-pytestmark = pytest.mark.join("--elastic", f"{GPU}=2", "--elastic-timeout", "5m")
+pytestmark = pytest.mark.join("--elastic", f"{GPU}=2", "--unschedulable-timeout", "5m")
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def _condition(bridged: Bridged, name: str, kind: str) -> str:
     return str(next(found, ""))
 
 
-@pytest.mark.join("--elastic", f"{GPU}=2", "--elastic-timeout", "5m")
+@pytest.mark.join("--elastic", f"{GPU}=2", "--unschedulable-timeout", "5m")
 def test_pod_that_waits_in_the_remote_triggers_no_scale_up_at_home(bridged: Bridged) -> None:
     """Beside a pod that waits at home, which does."""
     _waiting_pod(bridged, "waits-in-the-remote")
@@ -54,7 +54,7 @@ def test_pod_that_waits_in_the_remote_triggers_no_scale_up_at_home(bridged: Brid
     assert autoscaler.unprocessed(pods) == []
 
 
-@pytest.mark.join("--elastic", f"{GPU}=2", "--elastic-timeout", "1s")
+@pytest.mark.join("--elastic", f"{GPU}=2", "--unschedulable-timeout", "1s")
 def test_pod_that_the_remote_gave_up_triggers_no_scale_up_at_home(bridged: Bridged) -> None:
     """The pod has ended; only home's scheduler decides on the one that its controller creates."""
     _waiting_pod(bridged, "train")

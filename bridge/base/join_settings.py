@@ -31,6 +31,8 @@ from translators.translation_options import (
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
 KUBELET_PORT = 10250
 DEFAULT_TEMPLATE = "{namespace}-{home}"
+#: Seconds in which an autoscaler adds a node: it starts machines.
+ELASTIC_TIMEOUT = 900.0
 #: Keeps pods without a toleration on home's own nodes.
 DEFAULT_TAINTS = f"{DOMAIN}/virtual-node=true:NoSchedule"
 #: Seconds: a Job every few seconds must not create and delete its namespace each time.
@@ -212,17 +214,18 @@ class JoinSettings:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the remote nodes that the virtual node represents; empty for all."""
     unschedulable_timeout: float | None = None
-    """Seconds after which a pod that the remote cannot schedule becomes Failed. None is never: an
-    autoscaler needs minutes, and a pod that fits nowhere else would come back."""
-    elastic_timeout: float = 900.0
-    """The same for a remote with ``limits.elastic``: its autoscaler starts machines."""
+    """Seconds after which a pod that the remote cannot schedule becomes Failed. None is
+    `ELASTIC_TIMEOUT` for a remote with ``limits.elastic``, and otherwise never: a pod that fits
+    nowhere else would come back."""
     take_over_claim: str | None = None
     """The id of the other bridge's claim to take over (`bridge.remote_claim.claim_record`)."""
 
     @property
     def seconds_unschedulable(self) -> float | None:
         """Seconds after which a pod that the remote cannot schedule becomes Failed; None: never."""
-        return self.elastic_timeout if self.limits.elastic else self.unschedulable_timeout
+        if self.unschedulable_timeout is None and self.limits.elastic:
+            return ELASTIC_TIMEOUT
+        return self.unschedulable_timeout
 
 
 def invalid_option(option: str, value: str, what: str, hint: str) -> SettingsError:

@@ -83,11 +83,8 @@ def parse_limits(
     memory: str | None,
     pods: int | None,
     elastic: str | None = None,
-    elastic_node: str | None = None,
 ) -> OfferLimits:
     """The options that determine the node's capacity."""
-    if elastic_node and not elastic:
-        raise SettingsError("--elastic-node requires --elastic, the amounts of all such nodes")
     kept = {} if reserve is None else _pairs("--reserve", reserve, "cpu=2,memory=4Gi")
     caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
     return OfferLimits(
@@ -101,17 +98,16 @@ def parse_limits(
             for resource, quantity in caps.items()
             if quantity is not None
         },
-        elastic=_positive_amounts("--elastic", elastic),
-        elastic_node=_positive_amounts("--elastic-node", elastic_node),
+        elastic=_elastic(elastic),
     )
 
 
-def _positive_amounts(option: str, text: str | None) -> dict[str, int]:
+def _elastic(text: str | None) -> dict[str, int]:
     """``RESOURCE=AMOUNT[,…]``, each above 0."""
-    pairs = {} if text is None else _pairs(option, text, "cpu=64,memory=256Gi,nvidia.com/gpu=8")
-    found = {it: _amount(f"{option}: {it}", it, amount) for it, amount in pairs.items()}
+    pairs = {} if text is None else _pairs("--elastic", text, "cpu=64,memory=256Gi")
+    found = {it: _amount(f"--elastic: {it}", it, amount) for it, amount in pairs.items()}
     if empty := next((it for it, amount in found.items() if not amount), None):
-        raise SettingsError(f"{option}: {empty} is 0; leave it out, or use a higher amount")
+        raise SettingsError(f"--elastic: {empty} is 0; leave it out, or use a higher amount")
     return found
 
 

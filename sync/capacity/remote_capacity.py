@@ -227,7 +227,7 @@ class CapacityAggregator:
             for it in of_namespace
         ]
         exhausted = tuple(sorted(filter(None, used_up))) if quotas else None
-        elastic = self._limits.largest_elastic_node
+        elastic = self._limits.elastic_total
         nodes = [*offer.left, elastic] if elastic else offer.left
         largest = node_capacity.largest_pod(nodes, offered.allocatable)
         return RemoteCapacity(offered, largest, exhausted)

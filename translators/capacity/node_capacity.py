@@ -59,22 +59,12 @@ class OfferLimits:
     caps: Mapping[str, int] = field(default_factory=dict)
     elastic: Mapping[str, int] = field(default_factory=dict)
     """The resources that are offered even if the present nodes have less, or none of them."""
-    elastic_node: Mapping[str, int] = field(default_factory=dict)
-    """The size of the largest node that the autoscaler adds; empty for one node of ``elastic``."""
 
     @property
     def elastic_total(self) -> Amounts:
-        """``elastic``, with pods: a node without a place for pods is none."""
+        """``elastic``, with pods: a node without a place for pods is none. One node may have all of
+        it; {} without elastic nodes."""
         return {PODS: ELASTIC_NODE_PODS, **self.elastic} if self.elastic else {}
-
-    @property
-    def largest_elastic_node(self) -> Amounts:
-        """The largest node that does not exist yet; {} without elastic nodes."""
-        return (
-            {PODS: ELASTIC_NODE_PODS, **self.elastic_node}
-            if self.elastic_node
-            else (self.elastic_total)
-        )
 
 
 #: Offers all free resources.

@@ -221,26 +221,10 @@ JOIN: tuple[Option, ...] = (
         "Resources that the remote has once its autoscaler has added nodes, "
         "RESOURCE=AMOUNT[,RESOURCE=AMOUNT], such as cpu=64,memory=256Gi,nvidia.com/gpu=8: the "
         "virtual node offers at least these, even with no such node now. Pods wait in the remote "
-        "until its autoscaler has added a node for them.",
+        "until its autoscaler has added a node for them, or for --unschedulable-timeout.",
         CAPACITY,
         form="map",
         field="limits.elastic",
-    ),
-    Option(
-        "elastic-node",
-        "Size of the largest node that the autoscaler adds, RESOURCE=AMOUNT[,RESOURCE=AMOUNT], for "
-        "the decision whether a pod fits one node. Default: one node of all that --elastic names.",
-        CAPACITY,
-        form="map",
-        field="limits.elastic_node",
-    ),
-    Option(
-        "elastic-timeout",
-        "With --elastic, in place of --unschedulable-timeout: time after which a pod for which the "
-        "remote has added no node becomes Failed at home, so that its controller replaces it.",
-        CAPACITY,
-        kind=Duration(1),
-        default="15m",
     ),
     Option(
         "home-name",
@@ -347,7 +331,7 @@ JOIN: tuple[Option, ...] = (
     Option(
         "unschedulable-timeout",
         "Time after which a pod that the remote's scheduler cannot place becomes Failed at home, "
-        "so that its controller replaces it. Default: never.",
+        "so that its controller replaces it. Default: never; with --elastic, 15 minutes.",
         WORKLOADS,
         kind=Duration(1),
     ),
@@ -462,8 +446,7 @@ def join_settings(values: Mapping[str, Any]) -> JoinSettings:
             part, _, field = (option.field or option.parameter).rpartition(".")
             parts[part][field] = option.parse(value) if option.parse else value
     limits: dict[str, Any] = (
-        dict.fromkeys(("reserve", "cpu", "memory", "pods", "elastic", "elastic_node"))
-        | parts["limits"]
+        dict.fromkeys(("reserve", "cpu", "memory", "pods", "elastic")) | parts["limits"]
     )
     return JoinSettings(
         remote=KubeconfigRef(**parts["remote"]),

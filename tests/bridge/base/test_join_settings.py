@@ -19,6 +19,7 @@ from bridge.base.join_settings import (
     parse_ports,
 )
 from sync.kube.credentials import KubeconfigRef
+from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 
 
 @pytest.mark.parametrize("name", ["burst", "b", "burst-1.example.com", "0", "a" * 253, "a--b"])
@@ -137,3 +138,21 @@ def test_port_range_is_parsed() -> None:
 def test_invalid_port_range_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="--relay-ports"):
         parse_ports(text)
+
+
+@pytest.mark.parametrize(
+    ("limits", "chosen", "seconds"),
+    [
+        (NO_LIMITS, None, None),
+        (NO_LIMITS, 90.0, 90.0),
+        (OfferLimits(elastic={"cpu": 1000}), None, 900.0),
+        (OfferLimits(elastic={"cpu": 1000}), 90.0, 90.0),
+    ],
+)
+def test_elastic_remote_has_a_timeout_by_default(
+    limits: OfferLimits, chosen: float | None, seconds: float | None
+) -> None:
+    settings = JoinSettings(
+        KubeconfigRef(None), KubeconfigRef(None), limits=limits, unschedulable_timeout=chosen
+    )
+    assert settings.seconds_unschedulable == seconds

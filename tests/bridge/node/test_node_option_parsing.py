@@ -113,40 +113,28 @@ def test_limits_are_parsed() -> None:
 
 
 def test_elastic_amounts_are_parsed() -> None:
-    found = _elastic("cpu=64,memory=256Gi,nvidia.com/gpu=8", "cpu=8,nvidia.com/gpu=1")
+    found = _elastic("cpu=64,memory=256Gi,nvidia.com/gpu=8")
     assert found.elastic == {"cpu": 64_000, "memory": 256 * 2**30, "nvidia.com/gpu": 8}
-    assert found.elastic_node == {"cpu": 8_000, "nvidia.com/gpu": 1}
-    assert found.largest_elastic_node == {"pods": 110, **found.elastic_node}
-    assert _elastic("cpu=2").largest_elastic_node == {"pods": 110, "cpu": 2_000}
+    assert found.elastic_total == {"pods": 110, **found.elastic}
+    assert _elastic(None).elastic_total == {}
 
 
 @pytest.mark.parametrize(
-    ("elastic", "node", "message"),
+    ("elastic", "message"),
     [
-        ("cpu", None, "--elastic"),
-        ("cpu=0", None, "--elastic: cpu is 0"),
-        ("cpu=-1", None, "--elastic: cpu"),
-        ("cpu=1", "cpu=x", "--elastic-node: cpu"),
-        (None, "cpu=1", "--elastic-node requires --elastic"),
+        ("cpu", "--elastic"),
+        ("cpu=0", "--elastic: cpu is 0"),
+        ("cpu=-1", "--elastic: cpu"),
+        ("cpu=x", "--elastic: cpu"),
     ],
 )
-def test_invalid_elastic_amounts_are_rejected(
-    elastic: str | None, node: str | None, message: str
-) -> None:
+def test_invalid_elastic_amounts_are_rejected(elastic: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        _elastic(elastic, node)
+        _elastic(elastic)
 
 
-def _elastic(elastic: str | None, node: str | None = None) -> OfferLimits:
-    return parse_limits(
-        reserve=None,
-        share="1",
-        cpu=None,
-        memory=None,
-        pods=None,
-        elastic=elastic,
-        elastic_node=node,
-    )
+def _elastic(elastic: str | None) -> OfferLimits:
+    return parse_limits(reserve=None, share="1", cpu=None, memory=None, pods=None, elastic=elastic)
 
 
 @pytest.mark.parametrize(

@@ -180,9 +180,6 @@ def test_largest_pod_counts_usage_of_own_pods() -> None:
 
 
 def test_largest_pod_counts_a_node_that_does_not_exist_yet() -> None:
-    limits = OfferLimits(elastic={"cpu": 32_000, "memory": 2**36}, elastic_node={"cpu": 16_000})
-    assert _offer(limits=limits).is_elastic
-    assert _offer(limits=limits).current().largest == "cpu=16,memory=0"
     limits = OfferLimits(elastic={"cpu": 32_000, "memory": 2**36})
     assert _offer(limits=limits).current().largest == "cpu=32,memory=64Gi"
 
