@@ -412,7 +412,7 @@ def joined(
         left = [
             # With --kubeconfig, since a test may have left, so that no Node has the join record.
             bridge_process.run(
-                *("leave", "--name", it, "--yes", "--force"),
+                *("leave", it, "--yes", "--force"),
                 *("--kubeconfig", far.kubeconfig),
                 *leave_options,
                 home=near,

@@ -48,15 +48,6 @@ class Install:
         """The remote namespace of the workloads."""
         return f"{self.namespace}-e2e"
 
-    def join(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Joins in the cluster, as an administrator."""
-        return bridge_process.run(
-            *("join", "--in-cluster", "--kubeconfig", self.remote.kubeconfig),
-            *("--name", self.node, "--home-name", "e2e", "--namespace", self.place),
-            *("--bind", self.namespace, "--image", self.image, *args),
-            home=self.home,
-        )
-
     def install(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Installs, as an administrator, with the remote's kubeconfig."""
         return bridge_process.run(
@@ -72,7 +63,7 @@ class Install:
 
     def leave(self, *args: str | Path) -> subprocess.CompletedProcess[str]:
         """Leaves, with only the node's name."""
-        return bridge_process.run("leave", "--name", self.node, "--yes", *args, home=self.home)
+        return bridge_process.run("leave", self.node, "--yes", *args, home=self.home)
 
     @property
     def state_secret(self) -> Json:

@@ -220,7 +220,7 @@ def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     finally:
         second.kill()
         _delete_pod(bridged.remote, bridged.remote_namespace, "at-b")
-        leave = ("leave", "--name", other, "--yes", "--force", "--kubeconfig")
+        leave = ("leave", other, "--yes", "--force", "--kubeconfig")
         left = bridge_process.run(*leave, second.remote.kubeconfig, home=second.home)
     assert left.returncode == 0, left.stderr
 

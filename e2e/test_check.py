@@ -244,7 +244,7 @@ def assert_versions(bridged: Bridged) -> None:
 
 def report_holds_no_secret(bridged: Bridged, folder: Path) -> None:
     path = folder / "report.tar.gz"
-    done = bridge_process.run("bugreport", bridged.node, "-f", path, home=bridged.home)
+    done = bridge_process.run("bug-report", bridged.node, "-f", path, home=bridged.home)
     assert done.returncode == 0, done.stderr
     assert "check.json" in done.stdout
     assert path.stat().st_mode & 0o777 == 0o600

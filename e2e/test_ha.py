@@ -211,14 +211,12 @@ def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridg
 def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge) -> None:
     """Without --force the error names the leader, and nothing is changed."""
     _running(bridged)
-    refused = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
+    refused = bridge_process.run("leave", bridged.node, "--yes", home=bridged.home)
     assert refused.returncode == 1
     assert "a bridge serves node" in refused.stderr
     assert "(pid " in refused.stderr
 
-    left = bridge_process.run(
-        "leave", "--name", bridged.node, "--yes", "--force", home=bridged.home
-    )
+    left = bridge_process.run("leave", bridged.node, "--yes", "--force", home=bridged.home)
     assert left.returncode == 0, left.stderr
     for bridge in (bridged.bridge, other.bridge):
         assert bridge.wait_for_exit() == 1

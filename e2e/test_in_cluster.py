@@ -1,4 +1,4 @@
-"""`bridge join --in-cluster`: the bridge runs at home, from its image, with or without a webhook,
+"""`bridge install`: the bridge runs at home, from its image, with or without a webhook,
 and leaves again."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from e2e.workload_manifests import busybox
 
 def is_refused_elsewhere(it: Install) -> None:
     """A second installation, in another namespace, is rejected and creates nothing."""
-    elsewhere = it.join("--namespace", f"{it.place}-b")
+    elsewhere = it.install("--namespace", f"{it.place}-b")
     assert elsewhere.returncode == 1
     assert f"is installed in namespace {it.place} (" in elsewhere.stderr
     assert f"{it.place}-b" not in uids(get(it.home, "namespaces"))
@@ -28,7 +28,7 @@ def is_refused_elsewhere(it: Install) -> None:
 @pytest.mark.core
 def test_installation_is_created_changed_and_removed(installing: Install) -> None:
     it = installing
-    joined = it.join()
+    joined = it.install()
     assert joined.returncode == 0, joined.stderr
     assert f"node {it.node} is Ready" in joined.stderr
     assert is_ready(get_one(it.home, "node", it.node))
@@ -49,7 +49,7 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
     # Joining again changes nothing, and prints no secret; nor does an upgrade to the same version.
     before = versions([*it.objects()])
     bridges = uids(it.bridges())
-    for again in (it.join(), it.upgrade()):
+    for again in (it.install(), it.upgrade()):
         assert again.returncode == 0, again.stderr
         assert "is up to date" in again.stderr
     after = versions(it.objects())
@@ -102,7 +102,7 @@ def test_installed_bridges_keep_their_renewed_token_in_the_state_secret(
         token_options=service_accounts.SHORT_LIVED,
     )
     try:
-        joined = replace(it, remote=short).join("--replicas", "1")
+        joined = replace(it, remote=short).install("--replicas", "1")
         assert joined.returncode == 0, joined.stderr
 
         def kept() -> Json:
@@ -119,7 +119,7 @@ def test_installed_bridges_keep_their_renewed_token_in_the_state_secret(
         assert f"is valid until {renewed['expires']}, and the bridge renews it" in log
         assert kept() == renewed
 
-        again = replace(it, remote=short).join("--replicas", "1")
+        again = replace(it, remote=short).install("--replicas", "1")
         assert "is up to date" in again.stderr, "installing again keeps the token"
         assert kept() == renewed
         left = it.leave()
@@ -133,7 +133,7 @@ def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: 
     which must not stay. Then a bridge that ends by itself; the node is never created."""
     it = installing
     relayed = ("--network", "relay", "--relay-from", it.namespace, "--relay-from", "10.0.0.0/16")
-    nowhere = it.join("--image", "NO/image", "--replicas", "1", "--timeout", "30", *relayed)
+    nowhere = it.install("--image", "NO/image", "--replicas", "1", "--timeout", "30", *relayed)
     assert nowhere.returncode == 1
     assert "ErrImagePull: " in nowhere.stderr
     assert "--image names another" in nowhere.stderr
@@ -147,7 +147,7 @@ def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: 
         {"ipBlock": {"cidr": "10.0.0.0/16"}},
     ]
     invalid = ("--namespace-template", "{nothing}", "--network", "flat")
-    failed = it.join("--replicas", "2", *invalid, "--timeout", "110")
+    failed = it.install("--replicas", "2", *invalid, "--timeout", "110")
     assert failed.returncode == 1
     assert "error: --namespace-template" in failed.stderr
     assert get(it.home, "networkpolicies", namespace=it.place) == [], "there is no relay any more"
@@ -165,7 +165,7 @@ def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Inst
     """Home's API server reaches the webhook by its Service. A stopped replica leaves no pod
     unchanged; a killed one delays no pod."""
     it = installing
-    joined = it.join("--offload-webhook")
+    joined = it.install("--offload-webhook")
     assert joined.returncode == 0, joined.stderr
     assert [is_ready(pod) for pod in it.webhooks()] == [True, True]
     strict = "pod-security.kubernetes.io/enforce=restricted"
@@ -189,7 +189,7 @@ def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Inst
     assert get_one(it.home, "pod", "one", namespace=it.namespace)["spec"]["nodeName"] == it.node
 
     # Installing again keeps what the replicas have written.
-    again = it.join("--offload-webhook")
+    again = it.install("--offload-webhook")
     assert again.returncode == 0, again.stderr
     assert "is up to date" in again.stderr
 

@@ -125,7 +125,7 @@ def test_home_on_loopback_gives_its_endpoint_address_to_pods(
         finally:
             bridge.kill()
             left = bridge_process.run(
-                *("leave", "--name", node_name, "--yes", "--force"),
+                *("leave", node_name, "--yes", "--force"),
                 *("--kubeconfig", limited.remote.kubeconfig),
                 home=granted,
             )

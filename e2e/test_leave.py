@@ -26,15 +26,15 @@ def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> Non
     namespace = bridged.remote_namespace
     bridged.remote.kubectl("create", "configmap", "-n", namespace, "theirs")
 
-    served = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    served = bridge_process.run("leave", bridged.node, "--yes", home=bridged.bridge.home)
     assert served.returncode == 1
     assert "a bridge serves node" in served.stderr
     assert uids(bridged.remote_pods())
     assert bridged.bridge.stop() == 0
-    unasked = bridge_process.run("leave", "--name", bridged.node, home=bridged.bridge.home)
+    unasked = bridge_process.run("leave", bridged.node, home=bridged.bridge.home)
     assert unasked.returncode == 2
 
-    left = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    left = bridge_process.run("leave", bridged.node, "--yes", home=bridged.bridge.home)
     assert left.returncode == 0, left.stderr
     assert f"home:   Pod {bridged.namespace}/one" in left.stderr
     assert f"remote: Pod {namespace}/one" in left.stderr
@@ -48,7 +48,6 @@ def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> Non
     again = bridge_process.run(
         *(
             "leave",
-            "--name",
             bridged.node,
             "--yes",
             "--kubeconfig",
@@ -98,7 +97,7 @@ def is_clean(bridged: Bridged) -> bool:
 def leave(bridged: Bridged, *args: str | Path) -> subprocess.CompletedProcess[str]:
     """`bridge leave --yes` of the node, with the bridge's permissions."""
     home = bridged.bridge.home
-    return bridge_process.run("leave", "--name", bridged.node, "--yes", *args, home=home)
+    return bridge_process.run("leave", bridged.node, "--yes", *args, home=home)
 
 
 def serving_request(bridged: Bridged) -> str:
@@ -323,7 +322,7 @@ def test_interrupted_leave_completes_when_repeated(bridged: Bridged) -> None:
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert bridged.bridge.stop() == 0
-    command: list[str | Path] = [bridge_process.BRIDGE, "leave", "--name", bridged.node, "--yes"]
+    command: list[str | Path] = [bridge_process.BRIDGE, "leave", bridged.node, "--yes"]
     env = {**os.environ, "KUBECONFIG": str(bridged.home.kubeconfig)}
     for tenths in range(8, 50, 4):
         with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:

@@ -47,7 +47,7 @@ class ConfirmedLeave:
         self._terminal = terminal
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [bridge_process.BRIDGE, "leave", "--name", bridged.node, *args],
+                [bridge_process.BRIDGE, "leave", bridged.node, *args],
                 env={**os.environ, "KUBECONFIG": str(bridged.bridge.home.kubeconfig)},
                 stdin=theirs,
                 stdout=output,
@@ -114,7 +114,7 @@ def _joined(bridge: Bridge, name: str) -> Iterator[None]:
     finally:
         bridge.stop()
         bridge_process.run(
-            *("leave", "--name", name, "--yes", "--kubeconfig", bridge.remote.kubeconfig),
+            *("leave", name, "--yes", "--kubeconfig", bridge.remote.kubeconfig),
             home=bridge.home,
         )
 
@@ -129,7 +129,7 @@ def test_leave_keeps_objects_that_another_virtual_node_uses(bridged: Bridged, ot
     before = uids(bridged.remote_pods())["theirs"]
 
     assert bridged.bridge.stop() == 0
-    left = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    left = bridge_process.run("leave", bridged.node, "--yes", home=bridged.bridge.home)
     assert left.returncode == 0, left.stderr
     reason = f"remote: ConfigMap {namespace}/shared stays: pods of virtual node {other} use it"
     assert reason in left.stderr

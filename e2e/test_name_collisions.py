@@ -145,6 +145,6 @@ def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
         assert uids(bridged.remote_pods())["moved"] != first
     finally:
         bridge.kill()
-        leave = ("leave", "--name", other, "--yes", "--force", "--kubeconfig")
+        leave = ("leave", other, "--yes", "--force", "--kubeconfig")
         left = bridge_process.run(*leave, bridge.remote.kubeconfig, home=bridge.home)
     assert left.returncode == 0, left.stderr

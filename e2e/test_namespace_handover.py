@@ -118,7 +118,7 @@ def test_leave_removes_the_namespace_record(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
     namespace = bridged.remote_namespace
     bridged.remote.kubectl("-n", namespace, "create", "configmap", "theirs")
-    leave = ("leave", "--name", bridged.node, "--yes")
+    leave = ("leave", bridged.node, "--yes")
     try:
         bridged.bridge.stop()
         left = bridge_process.run(*leave, home=bridged.home)

@@ -129,7 +129,7 @@ def test_custom_resource_of_a_non_preferred_version_keeps_its_namespace(
         wait_for(lambda: _there(bridged) is None, "it stays", seconds=8)
 
     assert bridged.bridge.stop() == 0
-    left = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    left = bridge_process.run("leave", bridged.node, "--yes", home=bridged.bridge.home)
     assert left.returncode == 0, left.stderr
     assert f"namespace {namespace} stays: it holds OldRoute theirs" in left.stderr
     assert "theirs" in uids(get(bridged.remote, "oldroutes", namespace=namespace))

@@ -133,14 +133,14 @@ def test_planted_kubeconfig_is_used_by_no_command(
     commands: list[list[str | Path]] = [
         ["check", node_name],
         ["version"],
-        ["bugreport", node_name, "--file", report],
+        ["bug-report", node_name, "--file", report],
         ["explain", "pod", "-n", tenant, "-f", tmp_path / "pod.yaml", "--node", node_name],
-        ["leave", "--name", node_name, "--yes"],
+        ["leave", node_name, "--yes"],
     ]
     for command in commands:
         done = bridge_process.run(*command, home=home)
         output = " ".join((done.stdout + done.stderr).split())
-        if command[0] == "bugreport":
+        if command[0] == "bug-report":
             with tarfile.open(report) as archive:
                 output += "".join(_text(archive, it) for it in archive.getmembers())
         for secret in users:

@@ -302,7 +302,7 @@ def test_bridge_in_homes_cluster_reaches_homes_pods(
     # The bridge is one of home's pods, and no NAT hides it behind home's node.
     it.remote.route_pods(it.home, routed=True)
     bridge_image.load(it.home, settings_from_environment().cache, silent)
-    joined = it.join("--network", "relay", "--relay-image", loaded, "--replicas", "1")
+    joined = it.install("--network", "relay", "--relay-image", loaded, "--replicas", "1")
     assert joined.returncode == 0, joined.stderr
     near = deployment("web", "near", it.home.node_names[0], 1)
     text = client(it) + service("web") + near

@@ -78,7 +78,7 @@ def released(installing: Install, release: Path) -> Install:
 
 def test_released_image_runs_a_bridge(released: Install) -> None:
     it = released
-    joined = it.join()
+    joined = it.install()
     assert joined.returncode == 0, joined.stderr
     assert is_ready(get_one(it.home, "node", it.node))
     bridges = it.bridges()

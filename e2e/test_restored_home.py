@@ -134,7 +134,7 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
             # The same applies to a retry and to leaving.
             _refused(second)
             left = bridge_process.run(
-                *("leave", "--name", original.node, "--yes", "--force"),
+                *("leave", original.node, "--yes", "--force"),
                 *("--kubeconfig", original.bridge.remote.kubeconfig),
                 home=limited,
             )

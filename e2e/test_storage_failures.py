@@ -153,7 +153,7 @@ def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> N
 
 
 def _leave(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
-    arguments = ("leave", "--name", bridged.node, "--yes", *args)
+    arguments = ("leave", bridged.node, "--yes", *args)
     return bridge_process.run(*arguments, home=bridged.bridge.home)
 
 

@@ -231,7 +231,7 @@ def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[in
         yield bridge.process.pid
     finally:
         bridge.stop()
-        leave = ("leave", "--name", NODE, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
+        leave = ("leave", NODE, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
         run_bridge(*leave, home=home).check_returncode()
 
 

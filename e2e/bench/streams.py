@@ -147,7 +147,7 @@ def joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
         yield bridge
     finally:
         bridge.stop()
-        leave = [*bridge.command[:1], "leave", "--name", NODE, "--yes", "--force"]
+        leave = [*bridge.command[:1], "leave", NODE, "--yes", "--force"]
         subprocess.run(
             [*leave, "--kubeconfig", remote.kubeconfig],
             env={**os.environ, "KUBECONFIG": str(home.kubeconfig)},

@@ -66,7 +66,7 @@ def virtual_alone(
 
 def _leave(bridge: Bridge) -> None:
     # Volumes that tests left behind were reported, and must not hide the results.
-    command = ["leave", "--name", NODE, "--yes", "--force", "--keep-volumes"]
+    command = ["leave", NODE, "--yes", "--force", "--keep-volumes"]
     left = bridge_process.run(*command, "--kubeconfig", bridge.remote.kubeconfig, home=bridge.home)
     if left.returncode != 0:
         raise ClusterError(f"bridge leave: {left.stderr}", where=str(bridge.log))

@@ -12,7 +12,7 @@ import typer
 from bridge.base.join_settings import JoinSettings, SettingsError
 from bridge.base.printable_text import escape_line
 from bridge.cli.options.common_options import ApproveRequests
-from bridge.cli.options.install_options import INSTALL
+from bridge.cli.options.install_options import INSTALL, INSTALLED
 from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import PASSED, Option, given, with_options
 
@@ -24,22 +24,17 @@ if TYPE_CHECKING:
 _APPLYING = ("dry-run", "wait", "timeout")
 
 
-def _shown(*options: Option) -> list[Any]:
-    """The parameters; those that an installed bridge cannot have are accepted, to say why not."""
-    return [it.typer_parameter(hidden=it.is_rejected_in_cluster) for it in options]
-
-
-@with_options(*_shown(*JOIN, *INSTALL, *PROCESS))
+@with_options(*INSTALLED, *INSTALL, *PROCESS)
 def install(ctx: typer.Context, *, yes: ApproveRequests = False, **values: Any) -> None:
     """Install the bridge in the home cluster, and wait until its virtual node is Ready.
 
     Installing again applies what differs. An option that is missing then returns to its default;
     bridge upgrade keeps it.
     """
-    apply_request(request(values, given(ctx, (*JOIN, *PROCESS))), assume_yes=yes)
+    apply_request(request(values, given(ctx, (*INSTALLED, *PROCESS))), assume_yes=yes)
 
 
-@with_options(*_shown(*JOIN, *(it for it in INSTALL if it.name not in _APPLYING), *PROCESS))
+@with_options(*INSTALLED, *(it for it in INSTALL if it.name not in _APPLYING), *PROCESS)
 def render(ctx: typer.Context, **values: Any) -> None:
     """Print what bridge install applies, as YAML for kubectl apply.
 
@@ -49,7 +44,7 @@ def render(ctx: typer.Context, **values: Any) -> None:
     from bridge.install import installation_manifests
 
     values = {"dry_run": True, "wait": False, "timeout": 0.0, **values}
-    wanted, kubeconfig = _installation(request(values, given(ctx, (*JOIN, *PROCESS))))
+    wanted, kubeconfig = _installation(request(values, given(ctx, (*INSTALLED, *PROCESS))))
     print_objects(installation_manifests.render(wanted, kubeconfig.text))
     _print_note(
         f"node {wanted.node}: the Secret holds the remote's credential; keep this YAML secret"
@@ -80,13 +75,8 @@ def request(values: Mapping[str, Any], written: Iterable[Option]) -> InstallRequ
     with the ``written`` options. Ends the command if the options are invalid."""
     from bridge.cli.run_until_signal import fail
 
-    for option in written:
-        if option.is_rejected_in_cluster:
-            raise fail(
-                f"{option.flag} cannot be used in the home cluster: {option.in_cluster}", code=2
-            )
     try:
-        settings = join_settings(values)
+        settings = join_settings({it.parameter: it.initial for it in JOIN} | dict(values))
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     if values["bind"] and values["all_namespaces"]:

@@ -13,26 +13,21 @@ from bridge.base.join_settings import SettingsError, check_name, parse_remote_na
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
+    Node,
     RemoteContext,
     RemoteKubeconfig,
     Yes,
     check_context,
     duration_option,
-    node_argument,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 WORKLOADS = "Pods of the virtual node"
 
-#: Optional for the parser only: `--name` may name the node instead.
-RequiredNode = Annotated[str | None, node_argument()]
-
 
 def leave(
-    node: RequiredNode = None,
+    node: Node,
     *,
-    # For one release: NODE has taken its place.
-    name: Annotated[str | None, typer.Option(hidden=True)] = None,
     kubeconfig: RemoteKubeconfig = None,
     context: RemoteContext = None,
     home_kubeconfig: HomeKubeconfig = None,
@@ -104,13 +99,8 @@ def leave(
     from bridge.leave.leave_procedure import leave as leave_clusters
     from bridge.leave.leave_summary import LeaveSettings
 
-    wanted = node if node is not None else name
-    if wanted is None:
-        raise fail("NODE is missing: name the virtual node; bridge status lists them", code=2)
-    if None not in (node, name):
-        raise fail("NODE and --name exclude each other", code=2)
     try:
-        check_name(wanted, "NODE" if node is not None else "--name")
+        check_name(node, "NODE")
         namespaces = parse_remote_namespaces(remote_namespaces)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
@@ -122,7 +112,7 @@ def leave(
             "standard input is not a terminal; use --yes to remove without confirmation", code=2
         )
     settings = LeaveSettings(
-        name=wanted,
+        name=node,
         home=KubeconfigRef(home_kubeconfig, home_context),
         remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
         force=force,

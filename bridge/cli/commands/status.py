@@ -19,11 +19,6 @@ def status(
         bool, typer.Option("--watch", "-w", help="Print the status again when it changes.")
     ] = False,
     output: ListOutputOption = Output.TABLE,
-    # For one release: `bridge dashboard` has taken their place.
-    page: Annotated[bool, typer.Option("--page", hidden=True)] = False,
-    opens: Annotated[
-        bool, typer.Option("--open", envvar="CLUSTER_BRIDGE_STATUS_OPEN", hidden=True)
-    ] = False,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
@@ -32,13 +27,8 @@ def status(
     Needs only home's kubeconfig, and get nodes/proxy at home for what the bridge itself reports.
     Exit code 1 if a node is not Ready.
     """
-    from bridge.cli.run_until_signal import fail, run
+    from bridge.cli.run_until_signal import run
 
-    if page or opens:
-        if watch or output is not Output.TABLE:
-            raise fail("--page and --open exclude --watch and --output", code=2)
-        dashboard(node, opens=opens, home_kubeconfig=home_kubeconfig, home_context=home_context)
-        return
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> bool:

@@ -9,15 +9,15 @@ import typer
 
 from bridge.cli.commands import install
 from bridge.cli.options.common_options import ApproveRequests, check_context, node_argument
-from bridge.cli.options.install_options import INSTALL
-from bridge.cli.options.join_options import JOIN, PROCESS
+from bridge.cli.options.install_options import INSTALL, INSTALLED
+from bridge.cli.options.join_options import PROCESS
 from bridge.cli.options.option_declaration import Option, given, with_options
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 if TYPE_CHECKING:
     from bridge.install.installed_options import InstalledOptions
 
-_OPTIONS = (*JOIN, *INSTALL, *PROCESS)
+_OPTIONS = (*(it for it in INSTALLED if it.name != "name"), *INSTALL, *PROCESS)
 #: Options that the installation does not record: if omitted, their default applies.
 _NOT_RECORDED = frozenset(
     {"kubeconfig", "context", "home-kubeconfig", "home-context", "dry-run", "wait", "timeout"}
@@ -28,10 +28,7 @@ def _parameter(option: Option) -> Any:
     if option.required:
         text = f"{option.help} Default: that of the installation."
         option = dataclasses.replace(option, required=False, help=text)
-    return option.typer_parameter(
-        hidden=option.is_rejected_in_cluster or option.name == "name",
-        with_default_in_help=option.name in _NOT_RECORDED,
-    )
+    return option.typer_parameter(with_default_in_help=option.name in _NOT_RECORDED)
 
 
 @with_options(*map(_parameter, _OPTIONS))
@@ -51,7 +48,7 @@ def upgrade(
     from bridge.cli.run_until_signal import fail, run
 
     check_context(values["kubeconfig"], values["context"])
-    name = node or values["name"] or _name_from_context(values)
+    name = node or _name_from_context(values)
     if not name:
         raise fail("NODE is missing: the virtual node of the installation", code=2)
     home = KubeconfigRef(values["home_kubeconfig"], values["home_context"])
@@ -65,7 +62,7 @@ def upgrade(
     chosen = {it.parameter: values[it.parameter] for it in given(ctx, _OPTIONS)} | {"name": name}
     if "bind" in chosen or "all_namespaces" in chosen:
         recorded |= {"bind": (), "all_namespaces": False}
-    written = [it for it in (*JOIN, *PROCESS) if it.parameter in recorded | chosen]
+    written = [it for it in (*INSTALLED, *PROCESS) if it.parameter in recorded | chosen]
     initial = {it.parameter: it.initial for it in _OPTIONS}
     install.apply_request(
         install.request(initial | recorded | chosen, written),
@@ -106,7 +103,7 @@ def _recorded_values(installed: InstalledOptions) -> dict[str, Any]:
     version does not know."""
     from bridge.cli.run_until_signal import fail
 
-    by_flag = {it.flag: it for it in (*JOIN, *PROCESS)}
+    by_flag = {it.flag: it for it in (*INSTALLED, *PROCESS)}
     values: dict[str, Any] = {
         "image": installed.image,
         "namespace": installed.namespace,

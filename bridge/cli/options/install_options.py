@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from bridge.cli.options.option_declaration import CONSUMED, Option
+from bridge.cli.options.join_options import JOIN
+from bridge.cli.options.option_declaration import ABSENT, CONSUMED, Option
 from bridge.cli.options.value_parsing import Duration
 
 INSTALLATION = "Installation in the home cluster"
 
+#: The options of `bridge join` that an installed bridge can have.
+INSTALLED: tuple[Option, ...] = tuple(it for it in JOIN if it.in_cluster != ABSENT)
 #: For a bridge in the home cluster only.
 INSTALL: tuple[Option, ...] = (
     Option(

@@ -46,9 +46,9 @@ from bridge.base.join_settings import (
 )
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts
 from bridge.cli.options.common_options import CLUSTERS
-from bridge.cli.options.option_declaration import CONSUMED, Option
+from bridge.cli.options.option_declaration import ABSENT, CONSUMED, Option
 from bridge.cli.options.protection_options import PROTECTION
-from bridge.cli.options.relay_options import POD_ADDRESS, RELAY
+from bridge.cli.options.relay_options import RELAY
 from bridge.cli.options.value_parsing import Duration, format_duration
 from bridge.node.node_option_parsing import (
     parse_annotations,
@@ -59,8 +59,6 @@ from bridge.node.node_option_parsing import (
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.translation_options import DaemonSets, ServiceAccounts
-
-_LOCAL_FILE = "the pod cannot read a file of this machine"
 
 NODE = "Virtual node"
 CAPACITY = "Capacity"
@@ -122,7 +120,7 @@ JOIN: tuple[Option, ...] = (
         CLUSTERS,
         metavar="NAME",
         parse=check_secret_name,
-        in_cluster="the installation sets one",
+        in_cluster=ABSENT,
     ),
     Option(
         "home-bootstrap-kubeconfig",
@@ -131,7 +129,7 @@ JOIN: tuple[Option, ...] = (
         CLUSTERS,
         kind=Path,
         field="home_bootstrap",
-        in_cluster=_LOCAL_FILE,
+        in_cluster=ABSENT,
     ),
     Option(
         "name",
@@ -341,7 +339,7 @@ JOIN: tuple[Option, ...] = (
         "machine uses towards home's API server.",
         KUBELET_API,
         parse=check_address,
-        in_cluster=POD_ADDRESS,
+        in_cluster=ABSENT,
     ),
     Option(
         "port",
@@ -371,7 +369,7 @@ JOIN: tuple[Option, ...] = (
         "virtual node. Default: in ~/.local/state/cluster-bridge.",
         KUBELET_API,
         kind=Path,
-        in_cluster="each pod stores its own certificate",
+        in_cluster=ABSENT,
     ),
     Option(
         "tls-cert-file",
@@ -380,7 +378,7 @@ JOIN: tuple[Option, ...] = (
         KUBELET_API,
         kind=Path,
         field="certificate",
-        in_cluster=_LOCAL_FILE,
+        in_cluster=ABSENT,
     ),
     Option(
         "tls-private-key-file",
@@ -388,7 +386,7 @@ JOIN: tuple[Option, ...] = (
         KUBELET_API,
         kind=Path,
         field="key",
-        in_cluster=_LOCAL_FILE,
+        in_cluster=ABSENT,
     ),
     Option(
         "anonymous-auth",
@@ -416,7 +414,7 @@ JOIN: tuple[Option, ...] = (
         kind=int,
         minimum=1,
         maximum=65535,
-        in_cluster="the installation sets one",
+        in_cluster=ABSENT,
     ),
 )
 

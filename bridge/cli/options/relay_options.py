@@ -8,12 +8,10 @@ from bridge.base.join_settings import (
     check_relay_cidr,
     parse_ports,
 )
-from bridge.cli.options.option_declaration import Option
+from bridge.cli.options.option_declaration import ABSENT, Option
 from bridge.cli.options.value_parsing import Duration, format_duration
 
 FORWARDING = "Connections between the clusters (--network relay)"
-#: Why an installed bridge cannot have an option.
-POD_ADDRESS = "the bridge's address is that of its pod"
 
 _DEFAULTS = RelaySettings()
 
@@ -25,7 +23,7 @@ RELAY: tuple[Option, ...] = (
         FORWARDING,
         parse=check_relay_address,
         field="relay.address",
-        in_cluster=POD_ADDRESS,
+        in_cluster=ABSENT,
     ),
     Option(
         "relay-ports",
@@ -44,8 +42,7 @@ RELAY: tuple[Option, ...] = (
         metavar="CIDR",
         parse=check_relay_cidr,
         field="relay.cidr",
-        in_cluster="home's nodes cannot route an IP range to a pod; run the bridge on a machine, "
-        "or in pods of your own with hostNetwork",
+        in_cluster=ABSENT,
     ),
     Option(
         "relay-connections",

@@ -157,7 +157,7 @@ async def bridge(
 def _leave(pair: ClusterPair, node: str) -> None:
     """Removes the node and its lingering namespaces and copies in the remote."""
     bridge_process.run(
-        *("leave", "--name", node, "--yes", "--force", "--kubeconfig", pair.remote.kubeconfig),
+        *("leave", node, "--yes", "--force", "--kubeconfig", pair.remote.kubeconfig),
         home=pair.home,
     )
 

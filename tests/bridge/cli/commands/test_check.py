@@ -177,7 +177,7 @@ def test_version_client_contacts_no_cluster(invoke: Invoke) -> None:
     assert versions_json["client"]["version"] == version()
 
 
-# -- bugreport ---------------------------------------------------------------------------
+# -- bug-report --------------------------------------------------------------------------
 
 
 def test_bug_report_prints_its_files(
@@ -193,7 +193,7 @@ def test_bug_report_prints_its_files(
 
     monkeypatch.setattr(collect_module, "collect", collect)
     path = tmp_path / "r.tar.gz"
-    done = invoke("bugreport", "burst", "-f", str(path))
+    done = invoke("bug-report", "burst", "-f", str(path))
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
         str(path),
@@ -203,6 +203,6 @@ def test_bug_report_prints_its_files(
         "problems.json   2       what could not be read, and why",
     ]
     assert requests == [BugReportSettings(KubeconfigRef(), "burst")]
-    again = invoke("bugreport", "burst", "-f", str(path))
+    again = invoke("bug-report", "burst", "-f", str(path))
     assert (again.exit_code, again.stdout) == (1, "")
     assert "exists" in again.stderr

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from bridge.base.version import version
-from bridge.cli.commands import install
 from tests.bridge.cli.conftest import Invoke
 from tests.bridge.install.kubeconfigs import CANARY, config, write
 
@@ -111,15 +110,12 @@ def test_render_warns_of_the_secret(invoke: Invoke, remote: tuple[str, str]) -> 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--address", "192.0.2.1"), "--address cannot be used in the home cluster"),
-        (
-            ("--network", "relay", "--relay-cidr", "10.77.0.0/24"),
-            "cannot route an IP range to a pod",
-        ),
-        (("--cert-dir", "/x", "--serving-certificate", "csr"), "each pod stores its own"),
-        (("--tls-cert-file", "a", "--tls-private-key-file", "b"), "a file of this machine"),
-        (("--health-port", "1"), "the installation sets one"),
-        (("--state-secret", "x"), "the installation sets one"),
+        (("--address", "192.0.2.1"), "no such option: --address"),
+        (("--relay-cidr", "10.77.0.0/24"), "no such option: --relay-cidr"),
+        (("--cert-dir", "/x"), "no such option: --cert-dir"),
+        (("--tls-cert-file", "a"), "no such option: --tls-cert-file"),
+        (("--health-port", "1"), "no such option: --health-port"),
+        (("--state-secret", "x"), "no such option: --state-secret"),
         (("--port", "0"), "--port 0 cannot be used"),
         (("--bind", "a", "--all-namespaces"), "exclude each other"),
         (("--bind", "A"), "not a namespace name"),
@@ -147,38 +143,3 @@ def test_kubeconfig_with_a_credential_plugin_fails(invoke: Invoke, tmp_path: Pat
     done = invoke("render", "--kubeconfig", str(path))
     assert done.exit_code == 1
     assert "credential plugin" in done.stderr
-
-
-def test_join_rejects_install_options(invoke: Invoke, remote: tuple[str, str]) -> None:
-    done = invoke("join", *remote, "--replicas", "2", "--dry-run")
-    assert done.exit_code == 2
-    assert "--dry-run, --replicas: use with bridge install only" in done.stderr
-
-
-def test_join_in_cluster_is_an_alias_of_install(
-    invoke: Invoke, remote: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests: list[install.InstallRequest] = []
-    consents: list[bool] = []
-
-    def apply(wanted: install.InstallRequest, *, assume_yes: bool) -> None:
-        requests.append(wanted)
-        consents.append(assume_yes)
-
-    monkeypatch.setattr(install, "apply_request", apply)
-    options = (
-        "--yes",
-        "--dry-run",
-        "--timeout",
-        "5m",
-        "--no-wait",
-        "--all-namespaces",
-        "--share",
-        "0.5",
-    )
-    assert invoke("join", *remote, "--in-cluster", *options).exit_code == 0
-    [request] = requests
-    assert (request.dry_run, request.timeout, request.wait) == (True, 300.0, False)
-    assert request.all_namespaces
-    assert request.arguments == ["--share=0.5"]
-    assert consents == [True]

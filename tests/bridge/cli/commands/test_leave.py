@@ -134,12 +134,10 @@ def test_workload_options_become_settings(invoke: Invoke, leaving: LeaveCalls) -
     assert not kept.drain
 
 
-def test_name_option_and_uninstall_are_aliases(invoke: Invoke, leaving: LeaveCalls) -> None:
-    for args in (("leave", "--name", "burst"), ("uninstall", "burst")):
-        assert invoke(*args, "--yes", "--timeout", "5m").exit_code == 0
+def test_uninstall_is_leave(invoke: Invoke, leaving: LeaveCalls) -> None:
+    for command in ("leave", "uninstall"):
+        assert invoke(command, "burst", "--yes", "--timeout", "5m").exit_code == 0
     assert [(it.name, it.timeout) for it in leaving.settings] == [("burst", 300.0)] * 2
-    assert invoke("leave", "a", "--name", "b", "--yes").exit_code == 2
-    assert "--name" not in invoke("leave", "--help").stdout
 
 
 def test_drain_and_keep_workloads_exclude_each_other(invoke: Invoke, leaving: LeaveCalls) -> None:
@@ -161,10 +159,9 @@ def test_context_requires_kubeconfig(invoke: Invoke, leaving: LeaveCalls) -> Non
 @pytest.mark.parametrize("name", ["", "Not Good", "a/b"])
 def test_invalid_node_name_is_rejected(invoke: Invoke, leaving: LeaveCalls, name: str) -> None:
     """An empty name, from an unset variable, would select all pods without a node."""
-    for args, option in ((("--name", name), "--name"), ((name,), "NODE")):
-        done = invoke("leave", *args, "--yes")
-        assert done.exit_code == 2
-        assert done.stderr.startswith(f'error: {option}: "{name}" is not a node name; ')
+    done = invoke("leave", name, "--yes")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f'error: NODE: "{name}" is not a node name; ')
     assert leaving.settings == []
 
 

@@ -103,22 +103,7 @@ def test_forbidden_request_is_one_line(invoke: Invoke, home: Home) -> None:
     assert "error: home: there is no node x\n" in invoke("status", "x").stderr
 
 
-@pytest.mark.parametrize("options", [("--watch",), ("-o", "json")])
-def test_page_excludes_watch_and_output(
-    invoke: Invoke, home: Home, options: tuple[str, ...]
-) -> None:
-    for option in ("--page", "--open"):
-        done = invoke("status", option, *options)
-        assert done.exit_code == 2
-        assert "--page" in done.stderr
-    assert not home.calls
-
-
 def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
-    assert invoke("status", "remote", "--page").exit_code == 0
-    assert home.calls[-1] == ("remote", False, 0)
-    assert invoke("status", "--open").exit_code == 0
-    assert home.calls[-1] == (None, True, 0)
     assert invoke("dashboard", "remote").exit_code == 0
     assert home.calls[-1] == ("remote", True, 0)
     assert invoke("dashboard", "--no-open", "--port", "8080").exit_code == 0
