@@ -20,6 +20,13 @@ and errors to standard error. Exit codes: 0 success, 1 failure, 2 invalid option
 An environment variable sets each option: `CLUSTER_BRIDGE_JOIN_NAME` is `--name` of `bridge join`.
 Durations are written as `30s`, `5m` or `1h30m`; a number alone is seconds. With `-o json`, an error
 is also printed to standard output, as `{"error": {"message": …, "exitCode": …}}`.
+
+kubectl [cordons and drains](status.md#cordon-and-drain) virtual nodes, and lists the
+[Events](conditions-events.md) of both clusters. Manifests have what is applied once:
+
+- [a StorageClass](../how-to/use-volumes.md#create-a-storageclass) with volumes in the remote;
+- [alerts](../how-to/monitor.md#prometheus) for Prometheus;
+- [a server block](../how-to/names-of-services.md) for names of home's Services in the remote.
 """
 #: The heading of options without a panel.
 _OTHERS = "Options"
