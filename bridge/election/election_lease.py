@@ -84,8 +84,6 @@ class ElectionRecord:
     duration_seconds: float
     transitions: int
     leaving: bool
-    has_owner: bool
-    """Whether an ownerReference is set: earlier releases made the Node its owner."""
     remote_lost: bool = False
     """Whether the holder does not reach the remote."""
     requested_by: str = ""
@@ -110,7 +108,6 @@ def parse_lease(lease: Object) -> ElectionRecord:
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
         leaving=ANNOTATION_LEAVING in annotations,
-        has_owner=bool(meta.get("ownerReferences")),
         remote_lost=ANNOTATION_REMOTE_LOST in annotations,
         requested_by=str(annotations.get(ANNOTATION_REQUESTED_BY) or ""),
         records={
@@ -202,8 +199,6 @@ def holder_patch(
         annotations[ANNOTATION_REQUESTED_BY] = None
     if annotations:
         meta["annotations"] = annotations
-    if before is not None and before.has_owner:
-        meta["ownerReferences"] = None
     return _patch(before, meta, spec)
 
 

@@ -98,12 +98,7 @@ def test_holder_name_is_one_printable_line() -> None:
 
 def test_empty_lease_has_no_holder() -> None:
     found = election_lease.parse_lease({"metadata": {}})
-    assert (found.holder, found.holder_name, found.leaving, found.has_owner) == (
-        "",
-        "",
-        False,
-        False,
-    )
+    assert (found.holder, found.holder_name, found.leaving) == ("", "", False)
 
 
 def test_lease_name_is_a_valid_object_name() -> None:
@@ -155,13 +150,6 @@ def test_remote_lost_is_written_when_it_changes() -> None:
     assert asks["metadata"]["annotations"] == {election_lease.ANNOTATION_REQUESTED_BY: ME.identity}
     assert asks["metadata"]["resourceVersion"] == mine.version
     assert asks["spec"] == {}
-
-
-def test_owner_reference_of_earlier_release_is_removed() -> None:
-    owners = [{"apiVersion": "v1", "kind": "Node", "name": "virtual", "uid": "node-1"}]
-    mine = election_lease.parse_lease(lease("me_1", ownerReferences=owners))
-    assert election_lease.holder_patch(mine, ME)["metadata"]["ownerReferences"] is None
-    assert "ownerReferences" not in election_lease.holder_patch(record("me_1"), ME)["metadata"]
 
 
 def test_changed_record_is_written_and_stays() -> None:
