@@ -7,9 +7,9 @@ k8s.io/apiserver/pkg/authentication/request (x509, bearertoken, websocket) and g
 
 - A TokenReview that fails is answered with 500. (A kubelet answers 401; but the token may be valid,
   and clients discard a token after a 401.)
-- Results of TokenReviews are cached by a hash of the token, for `TOKEN_LIFETIME` by default, and at
-  most `single_flight_cache.SIZE` of them. Equal reviews share one request, and at most
-  `MAX_REVIEWS` of a kind are in flight; they take precedence over the requests of a burst of pods.
+- Results of TokenReviews are cached by a hash of the token, for `TOKEN_LIFETIME`, and at most
+  `single_flight_cache.SIZE` of them. Equal reviews share one request, and at most `MAX_REVIEWS` of
+  a kind are in flight; they take precedence over the requests of a burst of pods.
 - No token appears in a log, an error or a repr, and none is stored.
 """
 
@@ -198,20 +198,19 @@ class _TokenResult:
 
 
 class Authenticator:
-    """Authenticates requests; ``lifetime`` is that of a cached result. Call `close` at the end."""
+    """Authenticates requests. Call `close` at the end."""
 
     def __init__(
         self,
         reviews: ReviewClient,
         *,
         anonymous: bool = False,
-        lifetime: float = TOKEN_LIFETIME,
         clock: Callable[[], float] = clock.now,
     ) -> None:
         self._reviews = reviews
         self._anonymous = anonymous
         self.tokens: SingleFlightCache[bytes, _TokenResult] = SingleFlightCache(
-            lambda _: lifetime, clock=clock
+            lambda _: TOKEN_LIFETIME, clock=clock
         )
         """Results of TokenReviews by the SHA-256 of their token."""
 

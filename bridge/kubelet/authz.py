@@ -17,7 +17,7 @@ from bridge.kubelet.authn import ReviewClient, User
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
 from sync.base import clock
-from sync.kube.api_resources import SUBJECT_ACCESS_REVIEWS, Object
+from sync.kube.api_resources import SUBJECT_ACCESS_REVIEWS
 
 #: Seconds, as --authorization-webhook-cache-authorized-ttl and -unauthorized-ttl of a kubelet.
 ALLOWED_LIFETIME = 300.0
@@ -102,25 +102,19 @@ class Authorizer:
         )
 
     async def _review(self, user: User, verb: str, subresource: str) -> bool:
-        attributes = {
-            "verb": verb,
-            "version": "v1",
-            "resource": "nodes",
-            "subresource": subresource,
-            "name": self._node,
+        """Whether the user has the verb on the subresource. Raises HttpError (500)."""
+        spec = {
+            "user": user.name,
+            "groups": list(user.groups),
+            "uid": user.uid,
+            "extra": {key: list(values) for key, values in user.extra},
+            "resourceAttributes": {
+                "verb": verb,
+                "version": "v1",
+                "resource": "nodes",
+                "subresource": subresource,
+                "name": self._node,
+            },
         }
-        return await review_access(self._reviews, user, attributes)
-
-
-async def review_access(reviews: ReviewClient, user: User, attributes: Object) -> bool:
-    """Whether home allows the user a request with these ``resourceAttributes``. Raises HttpError
-    (500) if home does not answer."""
-    spec = {
-        "user": user.name,
-        "groups": list(user.groups),
-        "uid": user.uid,
-        "extra": {key: list(values) for key, values in user.extra},
-        "resourceAttributes": attributes,
-    }
-    status = await reviews.create(SUBJECT_ACCESS_REVIEWS, spec)
-    return status.get("allowed") is True and status.get("denied") is not True
+        status = await self._reviews.create(SUBJECT_ACCESS_REVIEWS, spec)
+        return status.get("allowed") is True and status.get("denied") is not True

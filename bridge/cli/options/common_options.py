@@ -7,25 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.join_settings import LogFormat, SettingsError
+from bridge.base.join_settings import LogFormat
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts, complete_nodes
 from bridge.cli.options.value_parsing import Duration
 
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option(help="Format of log lines: console for people, json for log collectors."),
-]
-TlsCertFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="Serving certificate with its chain (PEM), read again when it changes. Default: "
-        "self-signed.",
-        show_default=False,
-    ),
-]
-TlsPrivateKeyFile = Annotated[
-    Path | None,
-    typer.Option(help="Private key of --tls-cert-file (PEM).", show_default=False),
 ]
 #: The heading in --help of the options that name clusters.
 CLUSTERS = "Clusters"
@@ -101,11 +89,3 @@ def check_context(kubeconfig: Path | None, context: str | None) -> None:
 
     if context and not kubeconfig:
         raise fail("--context requires --kubeconfig, the file that has the context", code=2)
-
-
-def tls_files(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
-    """The files of `TlsCertFile` and `TlsPrivateKeyFile`; None for a self-signed certificate.
-    Raises SettingsError."""
-    if (certificate is None) != (key is None):
-        raise SettingsError("--tls-cert-file and --tls-private-key-file require each other")
-    return (certificate, key) if certificate and key else None
