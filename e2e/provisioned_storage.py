@@ -40,7 +40,7 @@ class ProvisionedStorage:
     def home_class(
         self, name: str, *, remote_class: str = "", retain: bool = False
     ) -> Iterator[str]:
-        """A class of home that leads to the remote; yields its name."""
+        """A class in the home cluster that leads to the remote; yields its name."""
         name = f"{name}-{self.bridged.node}"
         with served_class(self.home, name, remote_class=remote_class, retain=retain):
             yield name

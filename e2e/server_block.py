@@ -11,7 +11,7 @@ _MAX_LABEL = 63
 
 
 def server_block(prefix: str, suffix: str, domain: str = "cluster.local") -> str:
-    """The server block for namespaces with this text before and after home's name."""
+    """The server block for namespaces with this text before and after the home cluster's name."""
     values = {
         "PREFIX": prefix,
         "SUFFIX": suffix,

@@ -1,4 +1,4 @@
-"""`bridge check` finds each broken set-up and names it; `bugreport` and `version` complete it."""
+"""`bridge check` finds each broken set-up and names it; `bug-report` and `version` complete it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bridge install`: the bridge runs at home, from its image, with or without a webhook,
+"""`bridge install`: the bridge runs in the home cluster, from its image, with or without a webhook,
 and leaves again."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of home's Services in pods of the remote, with the server block of the manifests."""
+"""Names of the home cluster's Services in remote pods, with the server block of the manifests."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ _CHECKS = (
     Check(
         "BRG602",
         "The remote can provision home's StorageClasses",
-        "manifests/storage-class.yaml has a StorageClass and the CSIDriver to apply at home",
+        "manifests/storage-class.yaml has a StorageClass and the CSIDriver for the home cluster",
     ),
     Check(
         "BRG603",

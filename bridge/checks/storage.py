@@ -36,7 +36,7 @@ from translators.storage.storage_capacity import class_of_storage_capacity
 from translators.storage.storage_class import StorageClassError
 from translators.storage.volume_state import VolumeSummary
 
-_MANIFEST = "apply manifests/storage-class.yaml at home"
+_MANIFEST = "apply manifests/storage-class.yaml in the home cluster"
 
 
 async def check_provisioning(context: CheckContext) -> list[Finding]:

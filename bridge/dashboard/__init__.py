@@ -1,4 +1,4 @@
-"""`bridge dashboard`: a page with all remotes of home, live, for a browser on this machine.
+"""`bridge dashboard`: a live page with all remotes, for a browser on this machine.
 
 - `fleet_watch` watches home and queries the bridges; `pod_table` has the pods with the changes
   since any revision, `history` the samples of the last hour, and `metrics_reading` reads what the

@@ -45,7 +45,7 @@ class PodDetails:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             found = await self._home.list(EVENTS, namespace=namespace, fields=fields)
         records = map(_event_record, found.items)
-        return sorted(records, key=lambda it: str(it["last"]), reverse=True)[:MAX_EVENTS]
+        return sorted(records, key=lambda record: str(record["last"]), reverse=True)[:MAX_EVENTS]
 
 
 def _event_record(event: Object) -> Object:

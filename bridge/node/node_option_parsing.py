@@ -105,8 +105,11 @@ def parse_limits(
 def _elastic(text: str | None) -> dict[str, int]:
     """``RESOURCE=AMOUNT[,…]``, each above 0."""
     pairs = {} if text is None else _pairs("--elastic", text, "cpu=64,memory=256Gi")
-    found = {it: _amount(f"--elastic: {it}", it, amount) for it, amount in pairs.items()}
-    if empty := next((it for it, amount in found.items() if not amount), None):
+    found = {
+        resource: _amount(f"--elastic: {resource}", resource, amount)
+        for resource, amount in pairs.items()
+    }
+    if empty := next((resource for resource, amount in found.items() if not amount), None):
         raise SettingsError(f"--elastic: {empty} is 0; leave it out, or use a higher amount")
     return found
 

@@ -50,7 +50,7 @@ def is_installed() -> bool:
 def export_traces() -> Iterator[None]:
     """Exports spans of the block to the endpoint of the environment; without one there are none.
     At the end, exports the last spans within `FLUSH_SECONDS`."""
-    is_enabled = any(os.environ.get(it) for it in ENDPOINT_VARIABLES)
+    is_enabled = any(os.environ.get(variable) for variable in ENDPOINT_VARIABLES)
     if not is_enabled or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         yield
         return

@@ -26,7 +26,7 @@ kubectl [cordons and drains](status.md#cordon-and-drain) virtual nodes, and list
 
 - [a StorageClass](../how-to/use-volumes.md#create-a-storageclass) with volumes in the remote;
 - [alerts](../how-to/monitor.md#prometheus) for Prometheus;
-- [a server block](../how-to/names-of-services.md) for names of home's Services in the remote.
+- [a server block](../how-to/names-of-services.md) for names of the home cluster in the remote.
 """
 #: The heading of options without a panel.
 _OTHERS = "Options"

@@ -99,7 +99,9 @@ def test_the_remotes_cluster_domain_is_that_of_the_option() -> None:
 
 
 def test_each_template_has_a_view_of_its_own() -> None:
-    views = {re.findall(r"view (\S+) ", block_of(identity(it)))[0] for it in TEMPLATES[:2]}
+    views = {
+        re.findall(r"view (\S+) ", block_of(identity(template)))[0] for template in TEMPLATES[:2]
+    }
     assert len(views | {re.findall(r"view (\S+) ", block_of(identity(home="b")))[0]}) == 3
 
 

@@ -22,14 +22,14 @@ CSI_DRIVER = {
 
 
 def objects(text: str, kind: str) -> list[dict[str, Any]]:
-    return [it for it in yaml.safe_load_all(text) if it and it["kind"] == kind]
+    return [obj for obj in yaml.safe_load_all(text) if obj and obj["kind"] == kind]
 
 
 def of_page(name: str, kind: str) -> list[dict[str, Any]]:
     """The objects in the YAML blocks of a page."""
     page = (DOCS / name).read_text("utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    return [it for block in blocks for it in objects(block, kind)]
+    return [obj for block in blocks for obj in objects(block, kind)]
 
 
 def test_manifest_has_a_served_class_that_waits_for_its_consumer() -> None:

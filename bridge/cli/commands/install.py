@@ -34,7 +34,7 @@ def install(ctx: typer.Context, *, yes: ApproveRequests = False, **values: Any) 
     apply_request(request(values, given(ctx, (*INSTALLED, *PROCESS))), assume_yes=yes)
 
 
-@with_options(*INSTALLED, *(it for it in INSTALL if it.name not in _APPLYING), *PROCESS)
+@with_options(*INSTALLED, *(option for option in INSTALL if option.name not in _APPLYING), *PROCESS)
 def render(ctx: typer.Context, **values: Any) -> None:
     """Print what bridge install applies, as YAML for kubectl apply.
 
@@ -76,7 +76,8 @@ def request(values: Mapping[str, Any], written: Iterable[Option]) -> InstallRequ
     from bridge.cli.run_until_signal import fail
 
     try:
-        settings = join_settings({it.parameter: it.initial for it in JOIN} | dict(values))
+        initial = {option.parameter: option.initial for option in JOIN}
+        settings = join_settings(initial | dict(values))
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     if values["bind"] and values["all_namespaces"]:

@@ -17,7 +17,7 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 if TYPE_CHECKING:
     from bridge.install.installed_options import InstalledOptions
 
-_OPTIONS = (*(it for it in INSTALLED if it.name != "name"), *INSTALL, *PROCESS)
+_OPTIONS = (*(option for option in INSTALLED if option.name != "name"), *INSTALL, *PROCESS)
 #: Options that the installation does not record: if omitted, their default applies.
 _NOT_RECORDED = frozenset(
     {"kubeconfig", "context", "home-kubeconfig", "home-context", "dry-run", "wait", "timeout"}
@@ -62,7 +62,7 @@ def upgrade(
     chosen = {it.parameter: values[it.parameter] for it in given(ctx, _OPTIONS)} | {"name": name}
     if "bind" in chosen or "all_namespaces" in chosen:
         recorded |= {"bind": (), "all_namespaces": False}
-    written = [it for it in (*INSTALLED, *PROCESS) if it.parameter in recorded | chosen]
+    written = [option for option in (*INSTALLED, *PROCESS) if option.parameter in recorded | chosen]
     initial = {it.parameter: it.initial for it in _OPTIONS}
     install.apply_request(
         install.request(initial | recorded | chosen, written),
@@ -103,7 +103,7 @@ def _recorded_values(installed: InstalledOptions) -> dict[str, Any]:
     version does not know."""
     from bridge.cli.run_until_signal import fail
 
-    by_flag = {it.flag: it for it in (*INSTALLED, *PROCESS)}
+    by_flag = {option.flag: option for option in (*INSTALLED, *PROCESS)}
     values: dict[str, Any] = {
         "image": installed.image,
         "namespace": installed.namespace,

@@ -9,7 +9,7 @@ from bridge.cli.options.value_parsing import Duration
 INSTALLATION = "Installation in the home cluster"
 
 #: The options of `bridge join` that an installed bridge can have.
-INSTALLED: tuple[Option, ...] = tuple(it for it in JOIN if it.in_cluster != ABSENT)
+INSTALLED: tuple[Option, ...] = tuple(option for option in JOIN if option.in_cluster != ABSENT)
 #: For a bridge in the home cluster only.
 INSTALL: tuple[Option, ...] = (
     Option(

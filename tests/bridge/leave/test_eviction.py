@@ -49,7 +49,7 @@ def test_pods_of_daemonsets_and_mirror_pods_are_not_evictable() -> None:
 
 @pytest.fixture
 async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
-    """A client of home."""
+    """A client of the home cluster."""
     monkeypatch.setattr(eviction, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(eviction, "POLL_SECONDS", 0.01)
     async with KubeClient(client_config_for(two.home, "home")) as client:
