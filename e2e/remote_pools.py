@@ -93,6 +93,6 @@ def _joined(
         yield bridge
     finally:
         bridge.kill()
-        leave = ("leave", "--name", pool, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
+        leave = ("leave", pool, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
         bridge_process.run(*leave, home=home)
         print(bridge.log.read_text())

@@ -243,7 +243,7 @@ def second(pools: ExitStack, queued: Queued, limited: Limited, tmp_path: Path) -
         wait_for(lambda: not bridged.home_pods(), "no pod is left")
         bridge.kill()
         print(bridge.log.read_text())
-        leave = ("leave", "--name", name, "--yes", "--force", "--kubeconfig")
+        leave = ("leave", name, "--yes", "--force", "--kubeconfig")
         left = bridge_process.run(*leave, bridge.remote.kubeconfig, home=near)
     assert left.returncode == 0, left.stderr
 
