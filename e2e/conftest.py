@@ -428,6 +428,35 @@ def joined(
     )
 
 
+@contextmanager
+def another_node(bridge: Bridge, node: str) -> Iterator[Bridge]:
+    """Starts the bridge of another virtual node; afterwards kills it, and the node has left."""
+    # A test may change these of the bridge.
+    near, far = bridge.home, bridge.remote
+    bridge.start()
+    try:
+        yield bridge
+    finally:
+        bridge.kill()
+        print(bridge.log.read_text())
+        leave = ("leave", node, "--yes", "--force", "--kubeconfig", far.kubeconfig)
+        left = bridge_process.run(*leave, home=near)
+    assert left.returncode == 0, left.stderr
+
+
+@contextmanager
+def second_node(
+    bridged: Bridged, limited: Limited, name: str, folder: Path, *options: str
+) -> Iterator[Bridge]:
+    """Another virtual node of the same clusters, whose bridge may read the same namespace.
+    ``options`` are further options of its join."""
+    near = limited.at_home(name)
+    service_accounts.bind(bridged.home, name, bridged.namespace)
+    args = (*usual_options(name), *options)
+    with another_node(Bridge(near, limited.remote, folder / "second.log", args), name) as bridge:
+        yield bridge
+
+
 def _further_nodes(home: Cluster, node: str) -> list[str]:
     names = sorted(uids(get(home, "nodes")))
     return [name for name in names if name.startswith(f"{node}-")]

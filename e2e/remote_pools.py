@@ -8,17 +8,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 
-from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
-from e2e.conftest import usual_options
+from e2e.conftest import another_node, usual_options
 from e2e.faulty_remote import FaultyRemote
 from e2e.kubectl import Json, get
 
@@ -81,18 +80,9 @@ def _behind_proxy(remote: Cluster, folder: Path) -> tuple[FaultyRemote, Cluster]
     return proxy, dataclasses.replace(remote, kubeconfig=path)
 
 
-@contextmanager
 def _joined(
     home: Cluster, remote: Cluster, pool: str, folder: Path, options: tuple[str, ...]
-) -> Iterator[Bridge]:
+) -> AbstractContextManager[Bridge]:
     labels = ("--node-selector", f"pool={pool}", "--labels", f"pool={pool}")
     args = (*usual_options(pool), *labels, *options)
-    bridge = Bridge(home, remote, folder / f"{pool}.log", args)
-    bridge.start()
-    try:
-        yield bridge
-    finally:
-        bridge.kill()
-        leave = ("leave", pool, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
-        bridge_process.run(*leave, home=home)
-        print(bridge.log.read_text())
+    return another_node(Bridge(home, remote, folder / f"{pool}.log", args), pool)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process, service_accounts
-from e2e.bridge_process import Bridge
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
-from e2e.conftest import Bridged, Limited
+from e2e.conftest import Bridged, Limited, second_node
 from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.simulated_node import simulated_node
 from e2e.unmanaged_objects import unmanaged_requests
@@ -193,36 +192,25 @@ def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     """Each has the size of its pool, and its pods run only there."""
     other = f"{bridged.node}-b"
     assert "example.com/gpu" not in _allocatable(bridged)
-    options = ("--name", other, "--home-name", "e2e", "--port", "0", "--node-selector", "pool=b")
-    near = limited.at_home(other)
-    service_accounts.bind(bridged.home, other, bridged.namespace)
-    second = Bridge(near, bridged.bridge.remote, tmp_path / "second.log", options)
-    second.start()
-    try:
-        status = get_one(bridged.home, "node", other)["status"]
-        assert status["allocatable"] == LARGE
-        bridged.apply(_requesting_pod(bridged.node, "at-a", cpu="100m"))
-        bridged.apply(_requesting_pod(other, "at-b", cpu="100m"))
-        bridged.kubectl("wait", "--for=condition=Ready", "pod/at-a", "--timeout=60s")
-        wait_for(
-            lambda: len([it for it in bridged.remote_pods() if it["spec"].get("nodeName")]) == 2,
-            "both are placed in the remote",
-        )
-        placed = {it["metadata"]["name"]: it["spec"] for it in bridged.remote_pods()}
-        assert placed["at-b"]["nodeName"] == pools
-        assert placed["at-a"]["nodeName"] != pools
-        assert placed["at-a"]["nodeSelector"] == {"pool": "a"}
-        bridged.remote.kubectl("label", "node", pools, "pool-")
-        wait_for(
-            lambda: not get_one(bridged.home, "node", other)["status"].get("allocatable"),
-            "a node that left the pool no longer counts",
-        )
-    finally:
-        second.kill()
-        _delete_pod(bridged.remote, bridged.remote_namespace, "at-b")
-        leave = ("leave", other, "--yes", "--force", "--kubeconfig")
-        left = bridge_process.run(*leave, second.remote.kubeconfig, home=second.home)
-    assert left.returncode == 0, left.stderr
+    with second_node(bridged, limited, other, tmp_path, "--node-selector", "pool=b"):
+        try:
+            status = get_one(bridged.home, "node", other)["status"]
+            assert status["allocatable"] == LARGE
+            bridged.apply(_requesting_pod(bridged.node, "at-a", cpu="100m"))
+            bridged.apply(_requesting_pod(other, "at-b", cpu="100m"))
+            bridged.kubectl("wait", "--for=condition=Ready", "pod/at-a", "--timeout=60s")
+            wait_for(lambda: len(_placed(bridged)) == 2, "both are placed in the remote")
+            placed = _placed(bridged)
+            assert placed["at-b"]["nodeName"] == pools
+            assert placed["at-a"]["nodeName"] != pools
+            assert placed["at-a"]["nodeSelector"] == {"pool": "a"}
+            bridged.remote.kubectl("label", "node", pools, "pool-")
+            wait_for(
+                lambda: not get_one(bridged.home, "node", other)["status"].get("allocatable"),
+                "a node that left the pool no longer counts",
+            )
+        finally:
+            _delete_pod(bridged.remote, bridged.remote_namespace, "at-b")
 
 
 # -- state -----------------------------------------------------------------------------------
@@ -239,6 +227,12 @@ def _allocatable(bridged: Bridged) -> dict[str, int]:
 def _condition(bridged: Bridged, kind: str) -> Json:
     conditions = _node(bridged)["status"]["conditions"]
     return next((it for it in conditions if it["type"] == kind), {"status": "none"})
+
+
+def _placed(bridged: Bridged) -> dict[str, Json]:
+    """The specs of the remote pods that are bound to a node, by name."""
+    pods = ((pod["metadata"]["name"], pod["spec"]) for pod in bridged.remote_pods())
+    return {name: spec for name, spec in pods if spec.get("nodeName")}
 
 
 def _phases(bridged: Bridged) -> list[str]:

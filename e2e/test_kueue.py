@@ -19,11 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e import bridge_process, kueue_manager, service_accounts
-from e2e.bridge_process import Bridge
+from e2e import kueue_manager
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.conftest import Bridged, Limited
+from e2e.conftest import Bridged, Limited, second_node
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
 from e2e.workload_manifests import BUSYBOX
@@ -230,22 +229,13 @@ def second(pools: ExitStack, queued: Queued, limited: Limited, tmp_path: Path) -
     bridged = queued.bridged
     _add_node(pools, bridged.remote, "large-a", pool="large", size=12)
     name = _second(bridged)
-    options = ("--name", name, "--home-name", "e2e", "--port", "0", "--node-selector", "pool=large")
-    near = limited.at_home(name)
-    service_accounts.bind(bridged.home, name, bridged.namespace)
-    bridge = Bridge(near, bridged.bridge.remote, tmp_path / "second.log", options)
-    bridge.start()
-    try:
-        wait_for(lambda: _is_ready(bridged, name), "the second virtual node is Ready")
-        yield name
-    finally:
-        bridged.kubectl("delete", "jobs", "--all", "--wait=true", "--timeout=60s")
-        wait_for(lambda: not bridged.home_pods(), "no pod is left")
-        bridge.kill()
-        print(bridge.log.read_text())
-        leave = ("leave", name, "--yes", "--force", "--kubeconfig")
-        left = bridge_process.run(*leave, bridge.remote.kubeconfig, home=near)
-    assert left.returncode == 0, left.stderr
+    with second_node(bridged, limited, name, tmp_path, "--node-selector", "pool=large"):
+        try:
+            wait_for(lambda: _is_ready(bridged, name), "the second virtual node is Ready")
+            yield name
+        finally:
+            bridged.kubectl("delete", "jobs", "--all", "--wait=true", "--timeout=60s")
+            wait_for(lambda: not bridged.home_pods(), "no pod is left")
 
 
 small = pytest.mark.join("--node-selector", "pool=small")

@@ -6,14 +6,12 @@ import os
 import pty
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process, service_accounts
-from e2e.bridge_process import Bridge
-from e2e.conftest import Bridged, Limited, usual_options
+from e2e import bridge_process
+from e2e.conftest import Bridged, Limited, second_node
 from e2e.kubectl import get, get_one, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox
 
@@ -99,24 +97,8 @@ def test_leave_removes_pods_created_during_the_confirmation(
 def other(bridged: Bridged, limited: Limited, tmp_path: Path) -> Iterator[str]:
     """Another virtual node of the same home in the same remote, with the same namespaces."""
     name = f"{bridged.node}-b"
-    near = limited.at_home(name)
-    service_accounts.bind(bridged.home, name, bridged.namespace)
-    bridge = Bridge(near, limited.remote, tmp_path / "other.log", usual_options(name))
-    with _joined(bridge, name):
+    with second_node(bridged, limited, name, tmp_path):
         yield name
-
-
-@contextmanager
-def _joined(bridge: Bridge, name: str) -> Iterator[None]:
-    bridge.start()
-    try:
-        yield
-    finally:
-        bridge.stop()
-        bridge_process.run(
-            *("leave", name, "--yes", "--kubeconfig", bridge.remote.kubeconfig),
-            home=bridge.home,
-        )
 
 
 def test_leave_keeps_objects_that_another_virtual_node_uses(bridged: Bridged, other: str) -> None:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process, service_accounts
-from e2e.bridge_process import Bridge
-from e2e.conftest import Bridged, Limited, usual_options
+from e2e.conftest import Bridged, Limited, second_node
 from e2e.kubectl import get_one, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox
 
@@ -123,11 +121,7 @@ def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
 ) -> None:
     """Like a StatefulSet's pod that was force-deleted while its first node's bridge was stopped."""
     other = f"{bridged.node}-b"
-    near = limited.at_home(other)
-    service_accounts.bind(bridged.home, other, bridged.namespace)
-    bridge = Bridge(near, limited.remote, tmp_path / "other.log", usual_options(other))
-    bridge.start()
-    try:
+    with second_node(bridged, limited, other, tmp_path) as bridge:
         bridged.apply(busybox(other, "moved", "sleep 3600"))
         bridged.kubectl("wait", "--for=condition=Ready", "pod/moved", "--timeout=60s")
         assert bridge.stop() == 0
@@ -143,8 +137,3 @@ def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
         bridge.start()
         bridged.kubectl("wait", "--for=condition=Ready", "pod/moved", "--timeout=60s")
         assert uids(bridged.remote_pods())["moved"] != first
-    finally:
-        bridge.kill()
-        leave = ("leave", other, "--yes", "--force", "--kubeconfig")
-        left = bridge_process.run(*leave, bridge.remote.kubeconfig, home=bridge.home)
-    assert left.returncode == 0, left.stderr
