@@ -51,6 +51,7 @@ from translators.object_accessors import (
     namespaced_name,
     uid_of,
 )
+from translators.pods import pod_status
 from translators.timestamps import format_micro_time
 
 #: Seconds before a retry: the minimum, and the maximum of the server's Retry-After.
@@ -75,12 +76,8 @@ def evictable_pods(pods: list[Object]) -> list[Object]:
         pod
         for pod in pods
         if MIRROR not in (metadata(pod).get("annotations") or {})
-        and (not is_daemonset_pod(pod) or _is_finished(pod))
+        and (not is_daemonset_pod(pod) or pod_status.is_terminal(pod))
     ]
-
-
-def _is_finished(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 async def evict_pods(

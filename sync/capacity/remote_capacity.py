@@ -32,6 +32,7 @@ from translators.capacity.pod_requests import Amounts
 from translators.handed_over_namespaces import is_usable_namespace
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 from translators.ownership_labels import is_in_mapped_namespace, is_owned_by_node
+from translators.pods.pod_status import is_terminal
 from translators.relay import reverse_plan
 from translators.virtual_node_identity import Identity
 
@@ -66,7 +67,7 @@ class PodUsage(NamedTuple):
 
 def usage(pod: Object, identity: Identity) -> PodUsage | None:
     """The usage of a remote pod; None if the pod is terminal."""
-    if _is_terminal(pod.get("status") or {}):
+    if is_terminal(pod):
         return None
     return PodUsage(
         namespace=sys.intern(namespace_of(pod)),
@@ -87,13 +88,9 @@ def _is_same_usage(old: Object, new: Object) -> bool:
     if not labels or old.get("spec") is not new.get("spec"):
         return False
     before, after = old.get("status") or {}, new.get("status") or {}
-    return _is_terminal(before) == _is_terminal(after) and pod_requests.same_allocated_resources(
+    return is_terminal(old) == is_terminal(new) and pod_requests.same_allocated_resources(
         before, after
     )
-
-
-def _is_terminal(status: Object) -> bool:
-    return status.get("phase") in ("Succeeded", "Failed")
 
 
 def slim_pod(pod: Object, identity: Identity) -> Object:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.object_accessors import Object, condition_of, metadata, name_of
+from translators.pods.pod_status import is_terminal
 
 #: The taint of a cordoned node (TaintNodeUnschedulable in k8s.io/api/core/v1).
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 #: Prefixes of the pod fields that select nodes.
 NODE_SELECTION_FIELDS = ("spec.nodeSelector", "spec.affinity.nodeAffinity")
-_TERMINAL = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +174,7 @@ def _resource_failures(
     requested: pod_requests.Amounts = {}
     own = metadata(pod).get("uid")
     for other in bound:
-        has_ended = (other.get("status") or {}).get("phase") in _TERMINAL
-        if has_ended or metadata(other).get("uid") == own:
+        if is_terminal(other) or metadata(other).get("uid") == own:
             continue
         for resource, amount in pod_requests.requests_of(other).items():
             requested[resource] = requested.get(resource, 0) + amount
