@@ -54,13 +54,13 @@ def in_prepared(node: str) -> Account:
 
 
 def at_home(home: Cluster, folder: Path, node: str) -> Cluster:
-    """A handle of home for the account of this virtual node; its kubeconfig is in ``folder``.
-    `take_away_at_home` removes the account."""
+    """A handle of the home cluster for the account of this virtual node, whose kubeconfig is in
+    ``folder``. `take_away_at_home` removes the account."""
     return granted(home, folder, *_HOME, "--name", node, account=of_node(node))
 
 
 def in_place_of_node(home: Cluster, folder: Path, node: str) -> Cluster:
-    """A handle of home for an account that acts in place of the virtual node."""
+    """A handle of the home cluster for an account that acts in place of the virtual node."""
     account = Account(OURS.namespace, f"{node}{IN_PLACE}")
     return granted(home, folder, *_HOME, *_IN_PLACE_OF_NODE, "--name", node, account=account)
 

@@ -265,7 +265,7 @@ def test_pods_return_to_home_once_it_has_room(
             home = [pod for pod in web if pod["spec"].get("nodeName") == ordered.own_node()]
             return len(home) == 2 and all(map(is_ready, web)) and len(web) == 5
 
-        wait_for(has_returned, "two pods are at home", seconds=60)
+        wait_for(has_returned, "two pods are on the home cluster's own node", seconds=60)
         deadline = time.monotonic() + 10 * CYCLE
         while time.monotonic() < deadline:
             assert has_returned()

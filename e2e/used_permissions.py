@@ -33,7 +33,7 @@ _ACCOUNTS = "system:serviceaccount:"
 #: Reviews of the caller's own permissions, which every user may create.
 _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
 
-#: The account of a webhook in home's cluster, and the suffix of its name.
+#: The account of an installed webhook, and the suffix of its name.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
 #: An account that acts in place of the node: that of an installed bridge, or of a test. Only what
 #: it has beyond the table of ``home`` must be used.

@@ -83,7 +83,7 @@ class PodMutatorWriter:
         annotations = offloading.annotations if offloading is not None else {}
         desired = {
             "labels": {offload_admission_patch.LABEL_OFFLOAD: policy},
-            "annotations": {it: annotations.get(it) for it in offload_admission_patch.ANNOTATIONS},
+            "annotations": dict.fromkeys(offload_admission_patch.ANNOTATIONS) | annotations,
         }
         meta = metadata(namespace)
         current = {"labels": meta.get("labels") or {}, "annotations": meta.get("annotations") or {}}

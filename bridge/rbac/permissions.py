@@ -326,8 +326,8 @@ def for_state_secret(namespace: str = "", name: str = "") -> tuple[Permission, .
 
 
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
-    """Permissions of the webhook in home's cluster: to watch offloaded namespaces, and to rotate
-    its certificate and the webhook configuration, which both have this ``name``."""
+    """Permissions of an installed webhook: to watch offloaded namespaces, and to rotate its
+    certificate and the webhook configuration, which both have this ``name``."""
     names = (name,) if name else ()
     return (
         Permission(NAMESPACES, ("list", "watch")),

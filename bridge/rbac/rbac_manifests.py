@@ -270,7 +270,7 @@ def namespace_bindings(account: Account, bound: Iterable[str]) -> list[Object]:
 
 
 def webhook_objects(account: Account) -> list[Object]:
-    """The account of a webhook in home's cluster, and its roles. Everything of the webhook has the
+    """The account of an installed webhook, and its roles. Everything of the webhook has the
     account's name; its namespace exists."""
     description = (
         "Permissions of Cluster Bridge's webhook: offloaded namespaces and its certificate"

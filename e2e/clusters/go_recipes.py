@@ -333,7 +333,7 @@ def go_mod(recipe: Recipe, upstream: str) -> str:
         f"require {recipe.module} {recipe.version}",
         *(f"require {module} {version}" for module, version in recipe.requirements),
         "",
-        *(f"replace {it}" for it in _REPLACE.findall(upstream)),
+        *(f"replace {module}" for module in _REPLACE.findall(upstream)),
     ]
     if recipe.staging:
         lines += [f"replace {m} => {m} {recipe.staging}" for m in _STAGING.findall(upstream)]

@@ -128,7 +128,7 @@ def test_local_only_removes_selectors_of_virtual_nodes() -> None:
 
 def preferences(spec: Object) -> list[tuple[int, list[Object]]]:
     terms = spec["affinity"]["nodeAffinity"][PREFERRED]
-    return [(it["weight"], it["preference"]["matchExpressions"]) for it in terms]
+    return [(term["weight"], term["preference"]["matchExpressions"]) for term in terms]
 
 
 def test_tiers_are_preferences_in_order_after_home() -> None:

@@ -328,7 +328,7 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "unschedulable-timeout",
-        "Time after which a pod that the remote's scheduler cannot place becomes Failed at home, "
+        "Time after which a pod that the remote's scheduler cannot place becomes Failed, "
         "so that its controller replaces it. Default: never; with --elastic, 15 minutes.",
         WORKLOADS,
         kind=Duration(1),

@@ -132,7 +132,7 @@ def test_webhook_runs_behind_a_service(invoke: Invoke, offloading: OffloadCalls)
         ("offload", "shop", "--node-selector", "nonsense"),
         ("offload", "shop", "--policy", "local-only", "--tier", "a=b"),
         ("offload", "shop", "--tier", "a=b", "--tier", "a=b"),
-        ("offload", "shop", *(it for number in range(10) for it in ("--tier", f"a={number}"))),
+        ("offload", "shop", *(part for number in range(10) for part in ("--tier", f"a={number}"))),
         ("offload", "shop", "--tier", "nonsense"),
         ("offload", "shop", "--pod-selector", "nonsense"),
         ("offload", "--tier", "a=b"),
