@@ -36,10 +36,6 @@ _COMMANDS = (
     *("dashboard", "check", "explain", "version", "bug-report", "render", "prune", "webhook"),
     *("rbac home", "rbac remote", "rbac namespace"),
 )
-#: Options that the product gives up.
-_OMITTED_OPTIONS = frozenset(
-    {"--publish-room", "--elastic-node", "--elastic-timeout", "--traces", "--page", "--open"}
-)
 #: Runs the console script with a parser that prints its options, and parses nothing.
 _DESCRIBE = """
 import json, sys
@@ -108,7 +104,6 @@ def _plain(command: Any) -> Any:
             field: value for field, value in option.items() if value not in (None, [], {}, False)
         }
         for name, option in command.items()
-        if name not in _OMITTED_OPTIONS
     }
 
 
