@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e import bridge_process, debian_image
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.csi_driver import CSI_DRIVER_NAME
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.provisioned_storage import ProvisionedStorage
 from e2e.storage_classes import csi
+from e2e.volume_files import digest, node_of_home, write
 from e2e.volume_snapshots import (
     Snapshots,
     read_restored,
@@ -21,8 +23,7 @@ from e2e.volume_snapshots import (
     snapshot_class,
     write_before,
 )
-from e2e.volume_transfers import WRITE, digest, node_of_home, run_volume
-from e2e.workload_manifests import BUSYBOX, volume_claim
+from e2e.workload_manifests import volume_claim
 
 
 @pytest.fixture(scope="module")
@@ -168,29 +169,26 @@ def _reason(storage: ProvisionedStorage, pod: str) -> str:
     return str(found["status"].get("reason") or "")
 
 
-def test_attached_volume_moves_to_the_remote_and_back(storage: ProvisionedStorage) -> None:
-    """The move begins while the volume is still attached for the pod that wrote, and swaps after
-    both volumes are detached."""
+def test_attached_volume_is_copied_to_the_remote_and_back(storage: ProvisionedStorage) -> None:
+    """Volumes are attached for the pods of the copy, and detached after them."""
     bridged, node = storage.bridged, node_of_home(storage)
-    name, options = f"{bridged.namespace}/data", ("--image", BUSYBOX, "--yes")
+    settings = settings_from_environment()
+    debian_image.load((storage.home, storage.remote), settings.cache, print)
+
+    def copy(source: str, target: str, to: str) -> None:
+        claims = [f"{bridged.namespace}/{it}" for it in (source, target)]
+        done = bridge_process.run("volume", "copy", *claims, "--to", to, home=storage.home)
+        assert done.returncode == 0, done.stderr
+
     with storage.home_class("burst") as far:
         bridged.apply(volume_claim("data", "csi", "64Mi"))
-        before = digest(storage, "data", node, WRITE)
+        before = write(storage, "data", node)
         assert _attachments(storage.home)
-        uid = storage.claims()["data"]["metadata"]["uid"]
-
-        run_volume(storage, "move", name, "--to", bridged.node, "--storage-class", far, *options)
-        assert not _attachments(storage.home)
-        assert digest(storage, "data", bridged.node) == before
-        (old,) = storage.claims().keys() - {"data"}
-        assert digest(storage, old, node) == before
-        bridged.kubectl("delete", "pvc", old)
-        wait_for(lambda: len(storage.volumes()) == 1, "home's driver deletes the old volume")
-
-        back = ("--to", node, "--storage-class", "csi", "--delete-old")
-        run_volume(storage, "move", name, *back, *options)
-        assert digest(storage, "data", node) == before
-        assert storage.claims()["data"]["metadata"]["uid"] == uid
-        wait_for(lambda: not storage.remote_claims(), "the remote's volume is deleted")
-        bridged.kubectl("delete", "pvc", "data")
-        wait_for(lambda: not storage.volumes(), "home's driver deletes the volume")
+        bridged.apply(volume_claim("copy", far, "64Mi"))
+        copy("data", "copy", bridged.node)
+        wait_for(lambda: not _attachments(storage.home), "the source is detached")
+        assert digest(storage, "copy", bridged.node) == before
+        bridged.apply(volume_claim("back", "csi", "64Mi"))
+        copy("copy", "back", node)
+        assert digest(storage, "back", node) == before
+        storage.clear()

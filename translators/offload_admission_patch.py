@@ -15,8 +15,9 @@ in equal steps from `PREFERENCE_WEIGHT` (`preference_weights`); under ``burst`` 
 virtual come first. The scheduler adds its other scores, which can outvote a preference.
 
 DaemonSet pods, each of which is for one node, and pods with a node name are exempt: the scheduler
-does not place them, and a kubelet rejects a pod that does not match its node. So are pods with more
-node affinity than any scheduler could evaluate (`MAX_EXPRESSIONS`), since a patch repeats it.
+does not place them, and a kubelet rejects a pod that does not match its node. So are pods of
+`bridge volume copy`, which run where their volume is, and pods with more node affinity than any
+scheduler could evaluate (`MAX_EXPRESSIONS`), since a patch repeats it.
 
 The patch is idempotent. `admission_patch` is the response of the webhook;
 `bridge.offload.mutating_admission_policy` implements the same in CEL, and a test on a real API
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from translators.object_accessors import Object, is_daemonset_pod, metadata
-from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
+from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL, LABEL_VOLUME_COPY
 
 OffloadPolicy = Literal["burst", "remote-only", "local-only"]
 POLICIES: tuple[OffloadPolicy, ...] = get_args(OffloadPolicy)
@@ -62,7 +63,11 @@ _TOLERATION: Object = {"key": LABEL_VIRTUAL, "operator": "Exists"}
 
 def is_exempt(pod: Object) -> bool:
     """Whether admission does not change the pod."""
-    return is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
+    return (
+        is_daemonset_pod(pod)
+        or LABEL_VOLUME_COPY in (metadata(pod).get("labels") or {})
+        or bool((pod.get("spec") or {}).get("nodeName"))
+    )
 
 
 @dataclass(frozen=True, slots=True)

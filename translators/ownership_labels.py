@@ -24,6 +24,9 @@ LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 LABEL_REMOTE = f"{DOMAIN}/remote"
 #: On the Node of a virtual node; their values are the user's. Overviews sort by them.
 LABEL_TIER, LABEL_COST = f"{DOMAIN}/tier", f"{DOMAIN}/cost"
+#: On a pod of `bridge volume copy`: the run of the command that created it. No policy of
+#: `bridge offload` changes the pod, which runs where its volume is.
+LABEL_VOLUME_COPY = f"{DOMAIN}/volume-copy"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 #: On a namespace that the bridge created: a hash of its name and a secret recorded at home.
 ANNOTATION_NONCE = f"{DOMAIN}/created-by"

@@ -24,7 +24,7 @@ from bridge.cli.commands.relay_agent import relay_pod
 from bridge.cli.commands.status import dashboard, status
 from bridge.cli.commands.upgrade import upgrade
 from bridge.cli.commands.version import print_version, version
-from bridge.cli.commands.volume import cancel, copy, move
+from bridge.cli.commands.volume import copy
 from bridge.cli.help_and_usage_errors import Command, CommandGroup
 
 app = typer.Typer(
@@ -111,23 +111,15 @@ _add(_JOIN, "uninstall", uninstall, "bridge uninstall burst", "bridge uninstall 
 _USE = "Use virtual nodes"
 _add(_USE, "offload", offload, "bridge offload", "bridge offload shop --policy burst")
 _add(_USE, "unoffload", unoffload, "bridge unoffload shop", "bridge unoffload shop --dry-run")
-_volume = _add_group(_USE, "volume", "Move or copy the data of PersistentVolumeClaims.")
-_add(
-    "Commands",
-    "move",
-    move,
-    "bridge volume move shop/data-db-0 --to burst",
-    "bridge volume move shop/data-db-0 --to worker-1 --storage-class fast --dry-run",
-    to=_volume,
-)
+_volume = _add_group(_USE, "volume", "Copy the files of PersistentVolumeClaims.")
 _add(
     "Commands",
     "copy",
     copy,
-    "bridge volume copy shop/data-db-0 data-copy --to burst",
+    "bridge volume copy shop/data-db-0 shop/data-new-0",
+    "bridge volume copy shop/data-db-0 archive/data --to burst",
     to=_volume,
 )
-_add("Commands", "cancel", cancel, "bridge volume cancel shop/data-db-0", to=_volume)
 
 _OBSERVE = "Observe and diagnose"
 _add(_OBSERVE, "status", status, "bridge status", "bridge status burst -o json")

@@ -20,7 +20,7 @@ from translators.offload_admission_patch import (
     POLICIES,
     PREFERENCE_WEIGHT,
 )
-from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
+from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL, LABEL_VOLUME_COPY
 
 GROUP = "admissionregistration.k8s.io"
 #: The name of all objects.
@@ -57,6 +57,10 @@ MATCH_CONDITIONS: list[Object] = [
         "name": "not-of-a-daemonset",
         "expression": "!object.metadata.?ownerReferences.orValue([]).exists(o, "
         "o.kind == 'DaemonSet' && has(o.controller) && o.controller)",
+    },
+    {
+        "name": "not-of-a-volume-copy",
+        "expression": f"!('{LABEL_VOLUME_COPY}' in object.metadata.?labels.orValue({{}}))",
     },
     {"name": "names-no-node", "expression": "object.spec.?nodeName.orValue('') == ''"},
 ]

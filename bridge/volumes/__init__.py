@@ -1,1 +1,1 @@
-"""`bridge volume`: copies and moves the data of PersistentVolumeClaims between nodes."""
+"""`bridge volume copy`: copies the files of a PersistentVolumeClaim to another one."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from e2e import bridge_image, busybox_image
+from e2e import bridge_image, debian_image
 from e2e.bench import claims as claims_bench
 from e2e.bench import (
     memory_savings,
@@ -104,7 +104,7 @@ def volume(
     """Measure the copy of a volume between two clusters, beside kubectl cp to one."""
     wanted = volume_bench.Settings(rounds=rounds, size=megabytes * 10**6)
     with print_reports("volume", plot) as add, _pair(prefix) as (home, remote, log):
-        image = busybox_image.load((home, remote), Settings(prefix=prefix).cache, say)
+        image = debian_image.load((home, remote), Settings(prefix=prefix).cache, say)
         report = volume_bench.run(home, remote, wanted, say, log, image=image)
         add(with_targets(report.as_json()))
 

@@ -188,7 +188,7 @@ VOLUME: tuple[Target, ...] = (
         "volume",
         "command.of_kubectl_cp",
         "copy of a volume between two clusters: rate of the command, of kubectl cp to one",
-        0.5,
+        0.4,
         "x",
         at_least=True,
         shape={"bytes": 10**9},

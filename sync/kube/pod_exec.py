@@ -63,10 +63,11 @@ async def run_command(
         raise Unreachable(
             "the connection broke before the command ended", side=client.side, what=f"GET {path}"
         )
-    return Output(bytes(streams[_STDOUT]), bytes(streams[_STDERR]), _failure(streams[_STATUS]))
+    return Output(bytes(streams[_STDOUT]), bytes(streams[_STDERR]), failure_of(streams[_STATUS]))
 
 
-def _failure(raw: bytes | bytearray) -> str:
+def failure_of(raw: bytes | bytearray) -> str:
+    """The message of the status at the end of a command; "" for success."""
     try:
         status = orjson.loads(raw)
     except orjson.JSONDecodeError:

@@ -94,7 +94,7 @@ def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str 
 
 def origin_patch(home: Object, remote: Object) -> Object:
     """The patch by which a remote PVC names the home PVC that has its volume now; {} if it does.
-    `bridge volume move` exchanges the volumes of two home PVCs."""
+    An administrator can bind a retained PersistentVolume to another home PVC."""
     if has_home_uid(remote, uid_of(home)):
         return {}
     origin = {

@@ -1,7 +1,6 @@
-"""A fake home with claims, whose volumes are directories, and an exec that runs scripts in them.
+"""A fake home with two claims, whose volumes are directories, and an exec that runs scripts there.
 
-`VolumeWorld.act` does the work of home's controllers, of kubelets and of the bridge: it binds
-claims to PersistentVolumes, provisions, and starts and ends pods.
+`VolumeWorld.acting` does the work of kubelets: pods start, and end when they are deleted.
 """
 
 from __future__ import annotations
@@ -10,250 +9,160 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from aiohttp import WSMsgType, web
+from rich.progress import Progress
 
-from bridge.volumes.progress_meter import Meter
-from bridge.volumes.transfer_procedure import Transfer
-from bridge.volumes.transfer_summary import TransferResult, TransferSettings
+from bridge.volumes.volume_copy import Content, VolumeCopy
 from sync.kube.api_resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
-    STORAGE_CLASSES,
-    Object,
 )
 from sync.kube.client import KubeClient
+from sync.kube.pod_stream import PROTOCOL
 from tests.fakeapi import FakeApi
-from translators.storage.identifiers import ANNOTATION_SELECTED_NODE, DRIVER
+from translators.object_accessors import Object
+from translators.storage.identifiers import DRIVER, ClaimKey
 
-NAMESPACE, CLAIM, NODE, HOME_NODE = "shop", "data", "burst", "worker"
-PROTECTION = "kubernetes.io/pv-protection"
-_CHUNK = 65536
+SOURCE, TARGET = ClaimKey("shop", "data"), ClaimKey("archive", "copy")
+NODE, HOME_NODE = "burst", "worker"
+#: Of a message: the stream, and for ``_CLOSE`` the stream that ends.
+_STDIN, _STDOUT, _CLOSE = 0, 1, 255
+_CHUNK = 32768
 
 
-@dataclass
 class VolumeWorld:
-    """Home, with the claim `CLAIM` on `HOME_NODE` and the virtual node `NODE`."""
+    """Home with the claim `SOURCE` on a disk of home, and `TARGET` in a remote."""
 
-    home: FakeApi
-    client: KubeClient
-    folder: Path
-    notified: list[str] = field(default_factory=list)
-    broken_pods: str = ""
-    """A part of the path of the next exec whose connection breaks."""
-    scripts: list[str] = field(default_factory=list)
-    reports_start: bool = True
-    """Whether kubelets report that a container runs; otherwise only that they create it."""
-    refused_commands: int = 0
-    """The number of next commands that kubelets refuse, as before the container runs."""
+    def __init__(self, home: FakeApi, client: KubeClient, folder: Path) -> None:
+        self.home = home
+        self.client = client
+        self.notified: list[str] = []
+        self.scripts: list[tuple[str, str]] = []
+        """The pods and scripts of all execs."""
+        self.on_script: Callable[[str, str], None] = lambda _pod, _script: None
+        """Called before a script of a pod runs."""
+        self.starts = True
+        """Whether kubelets start pods."""
+        self.progress = Progress(disable=True)
+        self.source, self.target = folder / "data", folder / "copy"
+        for name in (NODE, HOME_NODE):
+            taints = [{"key": "cluster-bridge.io/virtual-node", "effect": "NoSchedule"}]
+            spec = {"taints": taints if name == NODE else []}
+            self.home.put(NODES.manifest({"name": name}, spec=spec))
+        self.put_claim(SOURCE, {"hostPath": {"path": "/data"}})
+        self.put_claim(TARGET, {"csi": {"driver": DRIVER, "volumeHandle": "r1/archive-h/copy"}})
+        home.route("GET", "/api/v1/namespaces/*/pods/*/exec", self._exec)
 
-    def __post_init__(self) -> None:
-        self._node(HOME_NODE, {})
-        self._node(NODE, {"cluster-bridge.io/remote": "r1"})
-        for name, provisioner, default in (("near", "example", True), ("far", DRIVER, False)):
-            meta = {
-                "name": name,
-                "annotations": {
-                    "storageclass.kubernetes.io/is-default-class": str(default).lower()
-                },
-            }
-            self.home.put(STORAGE_CLASSES.manifest(meta, provisioner=provisioner))
-        self.put_claim(CLAIM)
-        self.act()
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods/*/exec"
-        self.home.route("GET", path, self._exec)
-
-    def _node(self, name: str, labels: dict[str, str]) -> None:
-        meta = {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}
-        status = {"conditions": [{"type": "Ready", "status": "True"}]}
-        self.home.put(NODES.manifest(meta, status=status))
-
-    def put_claim(self, name: str, **spec: object) -> None:
-        """A claim whose volume the next `act` provisions on home's node."""
-        meta = {
-            "name": name,
-            "namespace": NAMESPACE,
-            "annotations": {ANNOTATION_SELECTED_NODE: HOME_NODE},
+    def put_claim(
+        self, key: ClaimKey, volume: Object | None = None, *, mode: str = "Filesystem"
+    ) -> None:
+        """A claim; Bound if it has a volume."""
+        spec: Object = {
+            "accessModes": ["ReadWriteOnce"],
+            "volumeMode": mode,
+            "resources": {"requests": {"storage": "1Gi"}},
         }
+        if volume is not None:
+            spec["volumeName"] = f"pv-{key.name}"
+            reference = {"namespace": key.namespace, "name": key.name}
+            self.home.put(
+                PERSISTENT_VOLUMES.manifest(
+                    {"name": f"pv-{key.name}"}, spec={**volume, "claimRef": reference}
+                )
+            )
         self.home.put(
             PERSISTENT_VOLUME_CLAIMS.manifest(
-                meta,
-                spec={
-                    "accessModes": ["ReadWriteOnce"],
-                    "storageClassName": "near",
-                    "resources": {"requests": {"storage": "1Gi"}},
-                    **spec,
-                },
+                {"name": key.name, "namespace": key.namespace},
+                spec=spec,
+                status={"phase": "Pending" if volume is None else "Bound"},
             )
         )
 
-    def put_user(self, name: str = "app", *, phase: str = "Running", node: str = NODE) -> None:
+    def put_user(self, claim: ClaimKey, *, phase: str = "Running", name: str = "app") -> None:
         """A pod of a user that mounts the claim."""
-        volume = {"name": "v", "persistentVolumeClaim": {"claimName": CLAIM}}
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim.name}}
         spec: Object = {"containers": [{"name": "c", "image": "i"}], "volumes": [volume]}
-        if node:
-            spec["nodeName"] = node
-        meta = {"name": name, "namespace": NAMESPACE}
+        meta = {"name": name, "namespace": claim.namespace}
         self.home.put(PODS.manifest(meta, spec=spec, status={"phase": phase}))
 
-    # -- what tests look at ------------------------------------------------------------------
+    def pods(self) -> list[Object]:
+        return [pod for key in (SOURCE, TARGET) for pod in self.home.objects(PODS, key.namespace)]
 
-    def claim(self, name: str = CLAIM) -> Object:
-        return self.home.get(PERSISTENT_VOLUME_CLAIMS, name, NAMESPACE)
-
-    def claims(self) -> set[str]:
-        found = self.home.objects(PERSISTENT_VOLUME_CLAIMS, NAMESPACE)
-        return {it["metadata"]["name"] for it in found}
-
-    def volume(self, claim: str = CLAIM) -> Object:
-        """The PersistentVolume of a claim."""
-        return self.home.get(PERSISTENT_VOLUMES, self.claim(claim)["spec"]["volumeName"])
-
-    def data(self, claim: str = CLAIM) -> Path:
-        """The directory of a claim's volume."""
-        return self._folder(self.volume(claim))
-
-    def is_remote(self, claim: str = CLAIM) -> bool:
-        return "csi" in self.volume(claim)["spec"]
-
-    def _folder(self, volume: Object) -> Path:
-        spec = volume["spec"]
-        name = spec["csi"]["volumeHandle"] if "csi" in spec else spec["hostPath"]["path"]
-        return self.folder / str(name).replace("/", "_")
-
-    # -- the command -------------------------------------------------------------------------
-
-    def settings(self, **changes: object) -> TransferSettings:
-        wanted: dict[str, object] = {
-            "namespace": NAMESPACE,
-            "claim": CLAIM,
-            "to": NODE,
-            "image": "busybox",
-            "timeout": 10.0,
-        }
-        return TransferSettings(**{**wanted, **changes})  # type: ignore[arg-type]
-
-    async def transfer(self, *, dry_run: bool = False, **changes: object) -> TransferResult | None:
+    async def copy(
+        self,
+        source: ClaimKey = SOURCE,
+        target: ClaimKey = TARGET,
+        *,
+        node: str = "",
+        overwrite: bool = False,
+        timeout: float = 10.0,
+    ) -> Content:
         """Runs the command."""
-        notify = self.notified.append
-        transfer = Transfer(
-            self.client, self.settings(**changes), notify=notify, meter=Meter(notify)
-        )
-        return await transfer.run(dry_run=dry_run, confirm=lambda _: True)
+        return await VolumeCopy(
+            home=self.client,
+            source=source,
+            target=target,
+            image="debian",
+            node=node,
+            overwrite=overwrite,
+            timeout=timeout,
+            notify=self.notified.append,
+            progress=self.progress,
+        ).run()
 
-    # -- the controllers ---------------------------------------------------------------------
+    # -- kubelets ----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def acting(self) -> AsyncIterator[None]:
-        """Controllers act whenever something changes while the block runs."""
+        """Kubelets act whenever something changes while the block runs."""
 
-        def condition() -> bool:
-            self.act()
+        def act() -> bool:
+            for pod in self.pods():
+                self._follow(pod)
             return False
 
-        task = asyncio.create_task(self.home.until(condition, timeout=60))
+        task = asyncio.create_task(self.home.until(act, timeout=600))
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait({task})
 
-    def act(self) -> None:
-        """The work that is due."""
-        for claim in self.home.objects(PERSISTENT_VOLUME_CLAIMS, NAMESPACE):
-            self._bind(claim)
-        for pod in self.home.objects(PODS, NAMESPACE):
-            self._follow(pod)
-
-    def _bind(self, claim: Object) -> None:
-        meta, spec = claim["metadata"], claim["spec"]
-        node = (meta.get("annotations") or {}).get(ANNOTATION_SELECTED_NODE)
-        if not spec.get("volumeName") and node:
-            self._provision(claim, node)
-            return
-        volume = self.home.find(PERSISTENT_VOLUMES, spec.get("volumeName") or "none")
-        matches = volume is not None and volume["spec"]["claimRef"]["uid"] == meta["uid"]
-        status = {"phase": "Bound" if matches else "Lost", "capacity": {"storage": "1Gi"}}
-        if claim.get("status") != status:
-            change: Object = {"status": status}
-            self.home.update(PERSISTENT_VOLUME_CLAIMS, meta["name"], change, NAMESPACE)
-
-    def _provision(self, claim: Object, node: str) -> None:
-        meta = claim["metadata"]
-        name = f"pvc-{meta['uid']}"
-        source: Object = {"hostPath": {"path": name, "type": ""}}
-        key, values = "kubernetes.io/hostname", [node]
-        if node == NODE:
-            source = {"csi": {"driver": DRIVER, "volumeHandle": f"r1/{NAMESPACE}/{meta['name']}"}}
-            key, values = "cluster-bridge.io/remote", ["r1"]
-        expression = {"key": key, "operator": "In", "values": values}
-        spec: Object = {
-            **source,
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Delete",
-            "storageClassName": claim["spec"]["storageClassName"],
-            "claimRef": {"namespace": NAMESPACE, "name": meta["name"], "uid": meta["uid"]},
-            "nodeAffinity": {
-                "required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-            },
-        }
-        metadata: Object = {"name": name, "finalizers": [PROTECTION, "cluster-bridge.io/volume"]}
-        made = self.home.put(PERSISTENT_VOLUMES.manifest(metadata, spec=spec))
-        self._folder(made).mkdir(exist_ok=True)
-        self.home.update(
-            PERSISTENT_VOLUME_CLAIMS, meta["name"], {"spec": {"volumeName": name}}, NAMESPACE
-        )
-
     def _follow(self, pod: Object) -> None:
         meta = pod["metadata"]
         if "deletionTimestamp" in meta:
-            self.home.remove(PODS, meta["name"], NAMESPACE)
-            return
-        status: Object = pod.get("status") or {}
-        if status.get("phase") != "Pending" or "containerStatuses" in status:
-            return
-        change: Object = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        if not self.reports_start:
-            waiting = {"waiting": {"reason": "ContainerCreating"}}
-            change = {"containerStatuses": [{"name": "transfer", "state": waiting}]}
-        self.home.update(PODS, meta["name"], {"status": change}, NAMESPACE)
+            self.home.remove(PODS, meta["name"], meta["namespace"])
+        elif self.starts and (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+            ready = [{"type": "Ready", "status": "True"}]
+            status = {"status": {"phase": "Running", "conditions": ready}}
+            self.home.update(PODS, meta["name"], status, meta["namespace"])
 
     # -- exec --------------------------------------------------------------------------------
 
     async def _exec(self, request: web.BaseRequest) -> web.StreamResponse:
         """Runs the command in this machine's shell, with the directory of the pod's volume."""
-        pod = self.home.get(PODS, request.path.split("/")[-2], NAMESPACE)
-        claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
-        command = request.query.getall("command")
-        if self.refused_commands:
-            self.refused_commands -= 1
-            return web.Response(status=500, text="container not found")
-        self.scripts.append(command[-1])
-        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        pod, command = request.path.split("/")[-2], request.query.getall("command")
+        self.scripts.append((pod, command[-1]))
+        self.on_script(pod, command[-1])
+        socket = web.WebSocketResponse(protocols=(PROTOCOL,))
         await socket.prepare(request)
-        if self.broken_pods and self.broken_pods in request.path:
-            self.broken_pods = ""
-            await socket.close()
-            return socket
+        folder = self.source if "-source-" in pod else self.target
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "VOLUME": str(self.data(claim))},
+            env={**os.environ, "VOLUME": str(folder)},
             start_new_session=True,
         )
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_feed(socket, process))
-                group.create_task(_drain(socket, process.stdout, 1))
-                group.create_task(_drain(socket, process.stderr, 2))
+                group.create_task(_drain(socket, process))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -267,16 +176,23 @@ async def _feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Proce
     assert process.stdin is not None
     with contextlib.suppress(ConnectionError):
         async for message in socket:
-            if message.type is WSMsgType.BINARY:
+            assert message.type is WSMsgType.BINARY
+            if message.data[0] == _CLOSE:
+                assert message.data[1] == _STDIN
+                process.stdin.close()
+            else:
+                assert message.data[0] == _STDIN
                 process.stdin.write(message.data[1:])
                 await process.stdin.drain()
+    # The client has closed the connection.
     process.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _drain(
-    socket: web.WebSocketResponse, stream: asyncio.StreamReader | None, channel: int
-) -> None:
-    assert stream is not None
+async def _drain(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
     with contextlib.suppress(ConnectionError):
-        while data := await stream.read(_CHUNK):
-            await socket.send_bytes(bytes([channel]) + data)
+        while data := await process.stdout.read(_CHUNK):
+            await socket.send_bytes(bytes([_STDOUT]) + data)
+        await socket.close()

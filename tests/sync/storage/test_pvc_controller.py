@@ -496,7 +496,7 @@ async def test_replaced_home_claim_with_stale_volume_name_is_reported(storage: S
 
 
 async def test_remote_claim_names_the_home_claim_that_has_its_volume_now(storage: Storage) -> None:
-    """As after `bridge volume move`, whose volume was provisioned for another home PVC."""
+    """As when a retained PersistentVolume was provisioned for another home PVC."""
     storage.home_class()
     storage.remote_class()
     await storage.harness.start()

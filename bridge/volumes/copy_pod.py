@@ -1,0 +1,149 @@
+"""The pods of `bridge volume copy`, and the scripts that run in them. Pure.
+
+The image needs sh, awk, find, stat, sha256sum, sync, and GNU tar. The directory ``lost+found`` at
+the root belongs to the file system: no script copies, deletes or compares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from translators.derived_names import hashed_name
+from translators.object_accessors import Object, name_of, namespace_of
+from translators.ownership_labels import LABEL_VIRTUAL, LABEL_VOLUME_COPY
+from translators.storage.identifiers import volume_handle
+
+CONTAINER = "copy"
+#: The file at the root of a target that is incomplete.
+MARKER = "INCOMPLETE-VOLUME-COPY.txt"
+#: Bytes between two lines of `DIGEST`.
+DIGEST_STEP = 64 << 20
+#: Bytes of a record of tar: it reads and writes so many at once.
+_RECORD = 256 << 10
+#: Seconds without a script after which a pod ends by itself: its command was killed.
+IDLE_SECONDS = 120
+#: Capabilities with which tar reads each file and restores owners, modes, devices and file
+#: capabilities. The Pod Security level baseline permits them.
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD", "SETFCAP")
+
+
+def copy_pod(
+    claim: Object,
+    *,
+    role: str,
+    pair: str,
+    volume: Object | None,
+    node: str,
+    taints: Iterable[Object],
+    image: str,
+    run: str,
+    timeout: float,
+) -> Object:
+    """The pod that mounts the claim, whose name depends on its ``role`` and the ``pair`` of claims.
+
+    ``volume`` is the claim's PersistentVolume, None before it is bound. The scheduler finds a node
+    that can mount it; ``node`` permits only one. Taints of nodes, on which the volume may be, are
+    tolerated. ``run`` identifies the command, which starts its pods within ``timeout`` seconds.
+    """
+    terms: Object = {}
+    if volume is not None:
+        operator = "DoesNotExist" if volume_handle(volume) is None else "Exists"
+        terms["matchExpressions"] = [{"key": LABEL_VIRTUAL, "operator": operator}]
+    if node:
+        terms["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [terms]}}
+    keys = {taint["key"] for taint in taints if not taint["key"].startswith("node.kubernetes.io/")}
+    keys.add("node.kubernetes.io/unschedulable")  # A cordoned node can have data to copy.
+    wait = f"""trap exit TERM; touch /tmp/active
+while [ $(($(date +%s) - $(stat -c %Y /tmp/active))) -lt {timeout + IDLE_SECONDS:.0f} ]
+do sleep 5 & wait $!; done"""
+    reads_only = role == "source"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": hashed_name(f"volume-copy-{role}-{name_of(claim)}", f"{role}/{pair}"),
+            "namespace": namespace_of(claim),
+            "labels": {LABEL_VOLUME_COPY: run},
+        },
+        "spec": {
+            "affinity": {"nodeAffinity": required},
+            "tolerations": [{"key": key, "operator": "Exists"} for key in sorted(keys)],
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+            "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": name_of(claim)}}],
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": image,
+                    "command": ["sh", "-c", wait],
+                    "volumeMounts": [
+                        {"name": "volume", "mountPath": "/volume", "readOnly": reads_only}
+                    ],
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _script(body: str) -> str:
+    """The body, run in the volume. ``$attributes`` are options of tar that the image supports."""
+    return f"""(while touch /tmp/active && sleep 20; do :; done) </dev/null >/dev/null 2>&1 &
+active=$!
+trap 'kill $active' EXIT
+set -f
+cd "${{VOLUME:-/volume}}" || exit 1
+tar --version 2>&1 | grep -q 'GNU tar' || {{ echo 'the image has no GNU tar' >&2; exit 1; }}
+attributes=
+for option in --acls '--xattrs --xattrs-include=user.* --xattrs-include=security.capability'; do
+  [ -n "$(tar $option --no-recursion -cf /dev/null . 2>&1)" ] || attributes="$attributes $option"
+done
+{body}"""
+
+
+_TAR = f"tar --file=- --numeric-owner --blocking-factor={_RECORD // 512} $attributes"
+_CREATE = f"{_TAR} --create --format=posix --exclude=./lost+found --exclude=./{MARKER}"
+
+#: Writes the number of files, their bytes, and those that are not holes; ``$attributes``; and the
+#: names of sockets, at most ten.
+INSPECT = _script(f"""[ ! -e {MARKER} ] || {{
+  echo 'the volume is an incomplete copy' >&2; exit 1; }}
+find . -path ./lost+found -prune -o -type f -exec stat -c '%s %b %h' {{}} + | awk '
+  {{ files++; bytes += $1 / $3; sent += ($2 * 512 < $1 ? $2 * 512 : $1) / $3 }}
+  END {{ printf "%d %.0f %.0f\\n", files, bytes, sent }}' || exit 1
+echo "$attributes"
+find . -type s | head -n 10""")
+
+#: Writes the volume as a tar stream.
+SEND = _script(f"{_CREATE} --sparse .")
+
+#: Reads a tar stream into the volume, and syncs it to disk.
+RECEIVE = _script(f"{_TAR} --extract --preserve-permissions && sync -f .")
+
+#: Writes a line for each `DIGEST_STEP` bytes, and then the SHA-256 of the volume: of a tar stream
+#: with all files in the order of their names, their content and attributes. The stream is the same
+#: for any file system: times are whole seconds, and holes are zeros.
+DIGEST = _script(f"""{_CREATE} --sort=name --use-compress-program=sha256sum \\
+  --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime,delete=mtime \\
+  --checkpoint={DIGEST_STEP // _RECORD} --checkpoint-action='exec=echo >&3' . 3>&1""")
+
+#: Removes the marker.
+FINISH = _script(f"rm {MARKER} && sync -f .")
+
+
+def empty(source: str, *, overwrite: bool) -> str:
+    """Writes the marker, which names the source, and deletes all other files: those of an
+    incomplete copy, and others if ``overwrite``."""
+    files = f"find . -mindepth 1 -maxdepth 1 ! -name lost+found ! -name {MARKER}"
+    return _script(f"""if [ ! -e {MARKER} ] && [ {int(overwrite)} = 0 ] && [ -n "$({files})" ]; then
+  echo 'the volume has files; delete them, or replace them by --overwrite' >&2; exit 1
+fi
+echo 'This volume is an incomplete copy of {source}. Do not use it.' >{MARKER} || exit 1
+sync -f . && {files} -exec rm -rf {{}} +""")

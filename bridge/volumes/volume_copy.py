@@ -1,0 +1,351 @@
+"""`bridge volume copy`: copies the files of one PersistentVolumeClaim to another one.
+
+1. Both claims exist, no pod mounts either, and their namespaces admit the two pods of the copy.
+2. A pod starts for each claim. The target gets a marker file, which states that it is incomplete,
+   and the files of an earlier incomplete copy are deleted.
+3. The files go as a tar stream from one pod to this process and on to the other, through the exec
+   streams of home's API server, which reach pods in remotes through their bridges. The clusters
+   share no network, and the command needs no credential of a remote.
+4. The target is synced to disk. Then both volumes are read, and their checksums compared.
+5. The marker is deleted, and so are the pods.
+
+A pod that mounts one of the claims before the checksums are equal ends the copy, and the marker
+stays, as after any other failure or interruption. The command can be run again, and begins from the
+start. It creates and deletes its own pods, and writes nothing else in a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rich.progress import Progress
+
+from bridge.base.command_error import PreflightError
+from bridge.base.printable_text import summarize_names
+from bridge.base.progress_lines import Caveat
+from bridge.clusters.connection import Notify
+from bridge.volumes import copy_pod
+from sync.base.exception_summary import first_leaf
+from sync.cache.informer import Informer
+from sync.cache.store import Key, key_of
+from sync.kube import api_resources
+from sync.kube.api_errors import AlreadyExists, Forbidden, Invalid, KubeError
+from sync.kube.api_resources import PODS
+from sync.kube.client import KubeClient
+from sync.kube.pod_stream import ShellStream, open_shell
+from translators.object_accessors import Object, is_deleting, is_ready, name_of, uid_of
+from translators.ownership_labels import LABEL_VOLUME_COPY
+from translators.storage.identifiers import ClaimKey, bound_volume, claims_of_pod, is_bound
+
+#: Bytes of a message, since each message costs every hop the same; of a script's whole output.
+_MESSAGE, _OUTPUT_MAX = 128 << 10, 1 << 20
+POLL_SECONDS = 0.1
+#: Seconds that the command waits at its end for that of its pods.
+CLEANUP_SECONDS = 8.0
+
+
+class Content(NamedTuple):
+    """The number of files, their bytes, and the bytes that are not holes of sparse files."""
+
+    files: int
+    size: int
+    sent: int
+
+
+@dataclass(kw_only=True)
+class VolumeCopy:
+    """One run of the command."""
+
+    home: KubeClient
+    source: ClaimKey
+    target: ClaimKey
+    image: str
+    node: str = ""
+    """The node of the target's pod; "" for any that can mount the target's volume."""
+    overwrite: bool = False
+    """Delete the files of a target that is no incomplete copy."""
+    timeout: float = 300.0
+    """Seconds for the pods to start."""
+    notify: Notify
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self._run_id = secrets.token_hex(8)
+        self._pods: dict[Key, Object] = {}
+        """The pods of the copy as they are created: the source's, then the target's."""
+        self._informers = {
+            namespace: Informer(self.home, PODS, namespace=namespace)
+            for namespace in {self.source.namespace, self.target.namespace}
+        }
+        self._mounted: asyncio.Future[Key] = asyncio.get_running_loop().create_future()
+        """The first other pod that was seen to mount one of the claims."""
+
+    async def run(self) -> Content:
+        """Returns what was copied. Raises PreflightError, KubeError and TimeoutError."""
+        await self._plan_pods()
+        source, target = self._pods
+        is_incomplete = False
+        try:
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(self._watch())
+                await self._start_pods()
+                content = await self._inspect(source)
+                empty = copy_pod.empty(_text(self.source), overwrite=self.overwrite)
+                await self._run(target, empty)
+                is_incomplete = True
+                await self._send(source, target, content.sent)
+                await self._verify(source, target, content.size)
+                watch.cancel()
+            await self._run(target, copy_pod.FINISH)
+            is_incomplete = False
+        except BaseExceptionGroup as error:
+            raise first_leaf(error) from None
+        finally:
+            if is_incomplete:
+                name = _text(self.target)
+                self.notify(Caveat(f"{name} is incomplete; its file {copy_pod.MARKER} states it"))
+            with contextlib.suppress(KubeError, TimeoutError):
+                async with asyncio.timeout(CLEANUP_SECONDS):
+                    await self._delete_pods(lambda pod: _run_of(pod) == self._run_id)
+        return content
+
+    # -- the copy ----------------------------------------------------------------------------
+
+    async def _inspect(self, source: Key) -> Content:
+        """Reads the size of the source, and reports what will not be copied."""
+        output = await self._run(source, copy_pod.INSPECT)
+        numbers, attributes, sockets = output.decode(errors="replace").split("\n", 2)
+        for option, name in (("--xattrs", "extended attributes"), ("--acls", "ACLs")):
+            if option not in attributes:
+                self.notify(Caveat(f"{name} are not copied: tar of the image does not support it"))
+        if sockets:
+            self.notify(Caveat(f"sockets are not copied: {', '.join(sockets.split())}"))
+        return Content(*map(int, numbers.split()))
+
+    async def _send(self, source: Key, target: Key, size: int) -> None:
+        """Returns when the target has the files on disk. The source's script waits until then: an
+        exec stream whose sender ends can lose its tail."""
+        task = self.progress.add_task("copying", total=size)
+        async with (
+            self._shell(target, copy_pod.RECEIVE) as receiver,
+            self._shell(source, copy_pod.SEND) as sender,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(self._read(target, receiver))
+            held = bytearray()
+            async for data in sender.output():
+                held += data
+                if len(held) >= _MESSAGE:
+                    await receiver.write(bytes(held))
+                    self.progress.advance(task, len(held))
+                    held.clear()
+            await receiver.write(bytes(held))
+            await receiver.end_input()
+
+    async def _verify(self, source: Key, target: Key, size: int) -> None:
+        """Raises PreflightError if the checksums of the volumes differ, or if a pod has mounted one
+        of them until now."""
+        task = self.progress.add_task("verifying", total=size)
+
+        def count(data: bytes) -> None:
+            self.progress.advance(task, data.count(b"\n") * copy_pod.DIGEST_STEP)
+
+        async with asyncio.TaskGroup() as group:
+            expected = group.create_task(self._run(source, copy_pod.DIGEST))
+            found = group.create_task(self._run(target, copy_pod.DIGEST, count))
+        async with asyncio.timeout(self.timeout):
+            for informer in self._informers.values():
+                await informer.refresh()
+        if self._mounted.done():
+            raise self._in_use(self._mounted.result())
+        if expected.result().strip() != found.result().strip():
+            raise PreflightError(
+                "home: the checksums differ: something else wrote to a volume, such as a pod that "
+                "home does not know, or the target's file system does not keep each attribute of a "
+                "file. Run the command again"
+            )
+
+    def _shell(self, pod: Key, script: str) -> AbstractAsyncContextManager[ShellStream]:
+        names = {"namespace": pod.namespace, "pod": pod.name, "container": copy_pod.CONTAINER}
+        return open_shell(self.home, script, **names)
+
+    async def _run(
+        self, pod: Key, script: str, report: Callable[[bytes], None] = lambda _: None
+    ) -> bytes:
+        """Runs a script to its end, and returns its output, which ``report`` receives in pieces."""
+        async with self._shell(pod, script) as running:
+            return await self._read(pod, running, report)
+
+    async def _read(
+        self, pod: Key, running: ShellStream, report: Callable[[bytes], None] = lambda _: None
+    ) -> bytes:
+        output = b""
+        async for data in running.output():
+            report(data)
+            output += data
+            if len(output) > _OUTPUT_MAX:
+                raise PreflightError(f"home: pod {pod} writes too much")
+        return output
+
+    # -- pods --------------------------------------------------------------------------------
+
+    async def _plan_pods(self) -> None:
+        """Raises PreflightError if the copy cannot begin. Changes nothing."""
+        if self.source == self.target:
+            raise PreflightError("source and target are the same PersistentVolumeClaim")
+        source, target = await self._claim(self.source), await self._claim(self.target)
+        nodes = (await self.home.list(api_resources.NODES)).items
+        if self.node and self.node not in (names := sorted(map(name_of, nodes))):
+            raise PreflightError(
+                f"home: there is no node {self.node}; the nodes are {summarize_names(names)}"
+            )
+        for role, claim, node in (("source", source, ""), ("target", target, self.node)):
+            volume = None
+            if is_bound(claim):
+                volume = await self.home.get(api_resources.PERSISTENT_VOLUMES, bound_volume(claim))
+            elif not node:
+                raise PreflightError(
+                    f"home: {_text(key_of(claim))} is not Bound; only a target may be, if --to "
+                    "names the node that its volume will be on"
+                )
+            pod = copy_pod.copy_pod(
+                claim,
+                role=role,
+                pair=f"{uid_of(source)}/{uid_of(target)}",
+                volume=volume,
+                node=node,
+                taints=[taint for it in nodes for taint in it["spec"].get("taints") or ()],
+                image=self.image,
+                run=self._run_id,
+                timeout=self.timeout,
+            )
+            self._pods[key_of(pod)] = pod
+        for namespace in self._informers:
+            for pod in (await self.home.list(PODS, namespace=namespace)).items:
+                if self._mounts(pod) and not _has_finished(pod):
+                    raise self._in_use(key_of(pod))
+        for key in self._pods:
+            await self._create(key, dry_run=True)
+
+    async def _claim(self, key: ClaimKey) -> Object:
+        resource = api_resources.PERSISTENT_VOLUME_CLAIMS
+        found = await self.home.find(resource, key.name, namespace=key.namespace)
+        if found is None or is_deleting(found):
+            state = "does not exist" if found is None else "is being deleted"
+            raise PreflightError(f"home: {_text(key)} {state}; create it first")
+        if found["spec"].get("volumeMode") == "Block":
+            raise PreflightError(f"home: {_text(key)} is a block device, and has no files")
+        return found
+
+    async def _create(self, key: Key, *, dry_run: bool = False) -> None:
+        try:
+            await self.home.create(PODS, self._pods[key], namespace=key.namespace, dry_run=dry_run)
+        except AlreadyExists:
+            if not dry_run:  # Otherwise it can be one that a killed command left.
+                raise PreflightError(f"home: pod {key} exists: another command copies") from None
+        except (Forbidden, Invalid) as error:
+            raise PreflightError(
+                f"home: pod {key} cannot be created: {error.message}; it runs as root with the "
+                "capabilities that tar needs, which the namespace must permit (Pod Security level "
+                "baseline)"
+            ) from error
+
+    def _mounts(self, pod: Object) -> bool:
+        """Whether a pod that is not of this copy mounts one of the claims."""
+        claims = set(claims_of_pod(pod))
+        return key_of(pod) not in self._pods and (self.source in claims or self.target in claims)
+
+    def _in_use(self, pod: Key) -> PreflightError:
+        return PreflightError(
+            f"home: pod {pod} mounts {_text(self.source)} or {_text(self.target)}, which no pod "
+            "may do until the copy is verified; scale its controller to zero, or delete it, and "
+            "run the command again"
+        )
+
+    async def _watch(self) -> None:
+        """Follows the pods of both namespaces. Raises PreflightError once one mounts a claim."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers.values():
+                informer.on_change(functools.partial(self._see, informer))
+                group.create_task(informer.run())
+            raise self._in_use(await self._mounted)
+
+    def _see(self, informer: Informer, old: Object | None, new: Object | None) -> None:
+        if new is None or self._mounted.done() or not self._mounts(new):
+            return
+        # A pod that had finished before the copy does not count, one that was quick does.
+        if not _has_finished(new) or (old is None and informer.synced.is_set()):
+            self._mounted.set_result(key_of(new))
+
+    async def _start_pods(self) -> None:
+        """Deletes the pods of killed commands, and returns when those of this one run."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                for informer in self._informers.values():
+                    await informer.synced.wait()
+                await self._delete_pods(lambda pod: key_of(pod) in self._pods or _has_finished(pod))
+                for key in self._pods:
+                    await self._create(key)
+                while not all(is_ready(self._latest(key)) for key in self._pods):
+                    if any(_has_finished(self._latest(key)) for key in self._pods):
+                        break
+                    await asyncio.sleep(POLL_SECONDS)
+                else:
+                    return
+        except TimeoutError:
+            pass
+        reasons = "; ".join([await self._state(key) for key in self._pods])
+        raise PreflightError(
+            f"home: the pods of the copy do not run: {reasons}; remove the cause, or allow more "
+            "time by --timeout, and run the command again"
+        )
+
+    def _latest(self, key: Key) -> Object:
+        return self._informers[key.namespace].store.get(key) or self._pods[key]
+
+    async def _state(self, key: Key) -> str:
+        """The pod's phase, and the last warning about it or its claim."""
+        names = {key.name, *(claim.name for claim in claims_of_pod(self._pods[key]))}
+        events = await self.home.list(
+            api_resources.EVENTS, namespace=key.namespace, fields="type=Warning"
+        )
+        warnings = [
+            f" ({event.get('message')})"
+            for event in events.items
+            if (event.get("involvedObject") or {}).get("name") in names
+        ]
+        phase = (self._latest(key).get("status") or {}).get("phase")
+        return f"{key} is {phase}{''.join(warnings[-1:])}"
+
+    async def _delete_pods(self, belongs: Callable[[Object], bool]) -> None:
+        """Deletes pods of this command in both namespaces, and waits until they have ended."""
+
+        async def find(namespace: str) -> list[Object]:
+            page = await self.home.list(PODS, namespace=namespace, labels=LABEL_VOLUME_COPY)
+            return list(filter(belongs, page.items))
+
+        while pods := [pod for namespace in self._informers for pod in await find(namespace)]:
+            for pod in pods:
+                if not is_deleting(pod):
+                    key = key_of(pod)
+                    await self.home.delete(PODS, key.name, namespace=key.namespace, uid=uid_of(pod))
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _run_of(pod: Object) -> str:
+    return str(pod["metadata"]["labels"][LABEL_VOLUME_COPY])
+
+
+def _has_finished(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _text(claim: ClaimKey | Key) -> str:
+    return f"PersistentVolumeClaim {claim.namespace}/{claim.name}"
