@@ -39,11 +39,11 @@ def copy_pod(
     run: str,
     timeout: float,
 ) -> Object:
-    """The pod that mounts the claim, whose name depends on its ``role`` and the ``pair`` of claims.
+    """The pod that mounts the claim; its name depends on the ``role`` and the ``pair`` of claims.
 
-    ``volume`` is the claim's PersistentVolume, None before it is bound. The scheduler finds a node
-    that can mount it; ``node`` permits only one. Taints of nodes, on which the volume may be, are
-    tolerated. ``run`` identifies the command, which starts its pods within ``timeout`` seconds.
+    The scheduler finds a node that can mount the claim's ``volume`` (None before it is bound);
+    ``node`` permits only one. ``taints`` are those of all nodes. ``run`` identifies the command,
+    whose pods start within ``timeout`` seconds.
     """
     terms: Object = {}
     if volume is not None:

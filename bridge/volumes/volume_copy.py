@@ -25,7 +25,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from bridge.base.command_error import PreflightError
 from bridge.base.printable_text import summarize_names
@@ -59,7 +59,7 @@ class Content(NamedTuple):
     sent: int
 
 
-@dataclass(kw_only=True)
+@dataclass
 class VolumeCopy:
     """One run of the command."""
 
@@ -67,14 +67,12 @@ class VolumeCopy:
     source: ClaimKey
     target: ClaimKey
     image: str
-    node: str = ""
-    """The node of the target's pod; "" for any that can mount the target's volume."""
-    overwrite: bool = False
-    """Delete the files of a target that is no incomplete copy."""
-    timeout: float = 300.0
-    """Seconds for the pods to start."""
     notify: Notify
     progress: Progress
+    node: str = ""
+    """The node of the target's pod; "" for any that can mount the target's volume."""
+    timeout: float = 300.0
+    """Seconds for the pods to start."""
 
     def __post_init__(self) -> None:
         self._run_id = secrets.token_hex(8)
@@ -87,8 +85,9 @@ class VolumeCopy:
         self._mounted: asyncio.Future[Key] = asyncio.get_running_loop().create_future()
         """The first other pod that was seen to mount one of the claims."""
 
-    async def run(self) -> Content:
-        """Returns what was copied. Raises PreflightError, KubeError and TimeoutError."""
+    async def run(self, *, overwrite: bool = False) -> Content:
+        """Returns what was copied. Deletes files of a target that is no incomplete copy only if
+        ``overwrite``. Raises PreflightError, KubeError and TimeoutError."""
         await self._plan_pods()
         source, target = self._pods
         is_incomplete = False
@@ -97,7 +96,7 @@ class VolumeCopy:
                 watch = group.create_task(self._watch())
                 await self._start_pods()
                 content = await self._inspect(source)
-                empty = copy_pod.empty(_text(self.source), overwrite=self.overwrite)
+                empty = copy_pod.empty(_text(self.source), overwrite=overwrite)
                 await self._run(target, empty)
                 is_incomplete = True
                 await self._send(source, target, content.sent)
@@ -113,7 +112,7 @@ class VolumeCopy:
                 self.notify(Caveat(f"{name} is incomplete; its file {copy_pod.MARKER} states it"))
             with contextlib.suppress(KubeError, TimeoutError):
                 async with asyncio.timeout(CLEANUP_SECONDS):
-                    await self._delete_pods(lambda pod: _run_of(pod) == self._run_id)
+                    await self._delete_pods(f"{LABEL_VOLUME_COPY}={self._run_id}")
         return content
 
     # -- the copy ----------------------------------------------------------------------------
@@ -138,7 +137,7 @@ class VolumeCopy:
             self._shell(source, copy_pod.SEND) as sender,
             asyncio.TaskGroup() as group,
         ):
-            group.create_task(self._read(target, receiver))
+            group.create_task(self._read(receiver))
             held = bytearray()
             async for data in sender.output():
                 held += data
@@ -153,13 +152,9 @@ class VolumeCopy:
         """Raises PreflightError if the checksums of the volumes differ, or if a pod has mounted one
         of them until now."""
         task = self.progress.add_task("verifying", total=size)
-
-        def count(data: bytes) -> None:
-            self.progress.advance(task, data.count(b"\n") * copy_pod.DIGEST_STEP)
-
         async with asyncio.TaskGroup() as group:
             expected = group.create_task(self._run(source, copy_pod.DIGEST))
-            found = group.create_task(self._run(target, copy_pod.DIGEST, count))
+            found = group.create_task(self._run(target, copy_pod.DIGEST, task))
         async with asyncio.timeout(self.timeout):
             for informer in self._informers.values():
                 await informer.refresh()
@@ -176,22 +171,20 @@ class VolumeCopy:
         names = {"namespace": pod.namespace, "pod": pod.name, "container": copy_pod.CONTAINER}
         return open_shell(self.home, script, **names)
 
-    async def _run(
-        self, pod: Key, script: str, report: Callable[[bytes], None] = lambda _: None
-    ) -> bytes:
-        """Runs a script to its end, and returns its output, which ``report`` receives in pieces."""
+    async def _run(self, pod: Key, script: str, task: TaskID | None = None) -> bytes:
+        """Runs a script to its end, and returns its output. Counts its lines as steps of a digest
+        for ``task``."""
         async with self._shell(pod, script) as running:
-            return await self._read(pod, running, report)
+            return await self._read(running, task)
 
-    async def _read(
-        self, pod: Key, running: ShellStream, report: Callable[[bytes], None] = lambda _: None
-    ) -> bytes:
+    async def _read(self, running: ShellStream, task: TaskID | None = None) -> bytes:
         output = b""
         async for data in running.output():
-            report(data)
             output += data
+            if task is not None:
+                self.progress.advance(task, data.count(b"\n") * copy_pod.DIGEST_STEP)
             if len(output) > _OUTPUT_MAX:
-                raise PreflightError(f"home: pod {pod} writes too much")
+                raise PreflightError("home: a pod of the copy does not end its output")
         return output
 
     # -- pods --------------------------------------------------------------------------------
@@ -232,7 +225,8 @@ class VolumeCopy:
                 if self._mounts(pod) and not _has_finished(pod):
                     raise self._in_use(key_of(pod))
         for key in self._pods:
-            await self._create(key, dry_run=True)
+            with contextlib.suppress(AlreadyExists):  # A killed command has left it.
+                await self._create(key, dry_run=True)
 
     async def _claim(self, key: ClaimKey) -> Object:
         resource = api_resources.PERSISTENT_VOLUME_CLAIMS
@@ -247,9 +241,6 @@ class VolumeCopy:
     async def _create(self, key: Key, *, dry_run: bool = False) -> None:
         try:
             await self.home.create(PODS, self._pods[key], namespace=key.namespace, dry_run=dry_run)
-        except AlreadyExists:
-            if not dry_run:  # Otherwise it can be one that a killed command left.
-                raise PreflightError(f"home: pod {key} exists: another command copies") from None
         except (Forbidden, Invalid) as error:
             raise PreflightError(
                 f"home: pod {key} cannot be created: {error.message}; it runs as root with the "
@@ -290,7 +281,9 @@ class VolumeCopy:
             async with asyncio.timeout(self.timeout):
                 for informer in self._informers.values():
                     await informer.synced.wait()
-                await self._delete_pods(lambda pod: key_of(pod) in self._pods or _has_finished(pod))
+                await self._delete_pods(
+                    LABEL_VOLUME_COPY, lambda pod: key_of(pod) in self._pods or _has_finished(pod)
+                )
                 for key in self._pods:
                     await self._create(key)
                 while not all(is_ready(self._latest(key)) for key in self._pods):
@@ -324,23 +317,21 @@ class VolumeCopy:
         phase = (self._latest(key).get("status") or {}).get("phase")
         return f"{key} is {phase}{''.join(warnings[-1:])}"
 
-    async def _delete_pods(self, belongs: Callable[[Object], bool]) -> None:
+    async def _delete_pods(
+        self, labels: str, belongs: Callable[[Object], bool] = lambda _: True
+    ) -> None:
         """Deletes pods of this command in both namespaces, and waits until they have ended."""
-
-        async def find(namespace: str) -> list[Object]:
-            page = await self.home.list(PODS, namespace=namespace, labels=LABEL_VOLUME_COPY)
-            return list(filter(belongs, page.items))
-
-        while pods := [pod for namespace in self._informers for pod in await find(namespace)]:
+        while pods := [
+            pod
+            for namespace in self._informers
+            for pod in (await self.home.list(PODS, namespace=namespace, labels=labels)).items
+            if belongs(pod)
+        ]:
             for pod in pods:
+                key = key_of(pod)
                 if not is_deleting(pod):
-                    key = key_of(pod)
                     await self.home.delete(PODS, key.name, namespace=key.namespace, uid=uid_of(pod))
             await asyncio.sleep(POLL_SECONDS)
-
-
-def _run_of(pod: Object) -> str:
-    return str(pod["metadata"]["labels"][LABEL_VOLUME_COPY])
 
 
 def _has_finished(pod: Object) -> bool:

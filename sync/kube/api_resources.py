@@ -76,9 +76,6 @@ RUNTIME_CLASSES = _cluster_scoped("node.k8s.io", "v1", "runtimeclasses", "Runtim
 PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 PERSISTENT_VOLUMES = _cluster_scoped("", "v1", "persistentvolumes", "PersistentVolume")
 STORAGE_CLASSES = _cluster_scoped("storage.k8s.io", "v1", "storageclasses", "StorageClass")
-VOLUME_ATTACHMENTS = _cluster_scoped(
-    "storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment"
-)
 CSI_DRIVERS = _cluster_scoped("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
 CSI_STORAGE_CAPACITIES = Resource(
     "storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"

@@ -75,17 +75,16 @@ class ShellStream:
                 if held.endswith(b"\n%s\n" % self._token):
                     output, trailer, _ = held.rsplit(self._token, 2)
                     yield output[:-1]
-                    self._check_status(trailer.decode(errors="replace").split("\n"))
+                    status, *stderr = filter(
+                        None, map(str.strip, trailer.decode(errors="replace").split("\n"))
+                    )
+                    if status != "0":
+                        cause = "; ".join(stderr) or f"exit status {status}"
+                        raise ScriptFailed(cause, side=self._client.side, what=self._pod)
                     return
                 yield held[:-_TRAILER_MAX]
                 held = held[-_TRAILER_MAX:]
         raise Unreachable(reason, side=self._client.side, what=self._pod)
-
-    def _check_status(self, trailer: list[str]) -> None:
-        status, *stderr = filter(None, map(str.strip, trailer))
-        if status != "0":
-            message = "; ".join(stderr) or f"exit status {status}"
-            raise ScriptFailed(message, side=self._client.side, what=self._pod)
 
 
 @asynccontextmanager

@@ -76,7 +76,6 @@ _BUILTIN = (
     Kind(known.PERSISTENT_VOLUMES),
     Kind(known.STORAGE_CLASSES, status=False),
     Kind(known.CSI_DRIVERS, status=False),
-    Kind(known.VOLUME_ATTACHMENTS),
     Kind(known.CSI_STORAGE_CAPACITIES, status=False),
     Kind(known.RESOURCE_QUOTAS),
     Kind(_core("limitranges", "LimitRange"), status=False),

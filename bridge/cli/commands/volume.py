@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bridge.base.command_output import Output, OutputOption, print_result
 from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, duration_option
 from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.object_accessors import Object
 from translators.storage.identifiers import ClaimKey
-
-if TYPE_CHECKING:
-    from bridge.volumes.volume_copy import Content
-
 
 Claim = Annotated[
     str,
@@ -59,9 +56,9 @@ def copy(
     """
     from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
 
-    claims = [_parse_claim(source), _parse_claim(target)]
+    claims = _parse_claim(source), _parse_claim(target)
 
-    async def command(_: asyncio.Event) -> Content:
+    async def command(_: asyncio.Event) -> Object:
         from rich import progress
         from rich.console import Console
 
@@ -79,23 +76,14 @@ def copy(
         home = KubeconfigRef(home_kubeconfig, home_context)
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"), shown:
-                return await VolumeCopy(
-                    home=client,
-                    source=claims[0],
-                    target=claims[1],
-                    image=image,
-                    node=to,
-                    overwrite=overwrite,
-                    timeout=timeout,
-                    notify=report_line,
-                    progress=shown,
-                ).run()
+                copying = VolumeCopy(client, *claims, image, report_line, shown, to, timeout)
+                content = await copying.run(overwrite=overwrite)
+        return {"source": source, "target": target, "files": content.files, "bytes": content.size}
 
-    content = run(
+    data = run(
         command, stops=False, exit_within=STOP_SECONDS, after_interruption="run the command again"
     )
-    data = {"source": source, "target": target, "files": content.files, "bytes": content.size}
-    text = f"{source} is copied to {target}: {content.files} files, {content.size} bytes"
+    text = f"{source} is copied to {target}: {data['files']} files, {data['bytes']} bytes"
     print_result(data, output, lambda: text)
 
 

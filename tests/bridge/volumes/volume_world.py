@@ -103,17 +103,11 @@ class VolumeWorld:
         timeout: float = 10.0,
     ) -> Content:
         """Runs the command."""
-        return await VolumeCopy(
-            home=self.client,
-            source=source,
-            target=target,
-            image="debian",
-            node=node,
-            overwrite=overwrite,
-            timeout=timeout,
-            notify=self.notified.append,
-            progress=self.progress,
-        ).run()
+        notify = self.notified.append
+        copying = VolumeCopy(
+            self.client, source, target, "debian", notify, self.progress, node, timeout
+        )
+        return await copying.run(overwrite=overwrite)
 
     # -- kubelets ----------------------------------------------------------------------------
 
