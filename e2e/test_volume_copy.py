@@ -41,6 +41,11 @@ def _image(clusters: dict[str, Cluster]) -> None:
 pytestmark = pytest.mark.usefixtures("provisioners", "home_provisioner", "_image")
 
 
+def _list(folder: str) -> tuple[str, ...]:
+    """The command that prints the names in a folder, without bytes that are no text."""
+    return ("sh", "-c", f"ls {folder} | tr -dc '[:print:]\n'")
+
+
 @dataclass(frozen=True)
 class _Copies:
     """Copies between claims of home's class ``near`` and of the class ``far`` of the remote."""
@@ -107,7 +112,7 @@ class _Copies:
         """The files of the target, by the copy's pod while it runs."""
         names = [name for name in self.pods() if "-target-" in name]
         listed = [
-            self.storage.bridged.kubectl("exec", name, "--", "ls", "/volume", check=False)
+            self.storage.bridged.kubectl("exec", name, "--", *_list("/volume"), check=False)
             for name in names
         ]
         return "\n".join(listed).split("\n")
@@ -115,7 +120,7 @@ class _Copies:
     def files(self, claim: str, node: str) -> list[str]:
         """The files of a claim."""
         run_pod(self.storage, "lists", claim, node)
-        found = self.storage.bridged.kubectl("exec", "lists", "--", "ls", "/data")
+        found = self.storage.bridged.kubectl("exec", "lists", "--", *_list("/data"))
         self.storage.bridged.kubectl("delete", "pod", "lists", "--wait=true")
         return found.split("\n")
 

@@ -16,12 +16,8 @@ from translators.storage.identifiers import volume_handle
 CONTAINER = "copy"
 #: The file at the root of a target that is incomplete.
 MARKER = "INCOMPLETE-VOLUME-COPY.txt"
-#: Bytes between two lines of `DIGEST`.
-DIGEST_STEP = 64 << 20
-#: Bytes of a record of tar: it reads and writes so many at once.
-_RECORD = 256 << 10
-#: Seconds without a script after which a pod ends by itself: its command was killed.
-IDLE_SECONDS = 120
+#: Bytes between two lines of `DIGEST`, and those that tar reads and writes at once.
+DIGEST_STEP, _RECORD = 64 << 20, 256 << 10
 #: Capabilities with which tar reads each file and restores owners, modes, devices and file
 #: capabilities. The Pod Security level baseline permits them.
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD", "SETFCAP")
@@ -43,7 +39,7 @@ def copy_pod(
 
     The scheduler finds a node that can mount the claim's ``volume`` (None before it is bound);
     ``node`` permits only one. ``taints`` are those of all nodes. ``run`` identifies the command,
-    whose pods start within ``timeout`` seconds.
+    whose pods start within ``timeout`` seconds. The pod ends by itself if its command was killed.
     """
     terms: Object = {}
     if volume is not None:
@@ -55,9 +51,8 @@ def copy_pod(
     keys = {taint["key"] for taint in taints if not taint["key"].startswith("node.kubernetes.io/")}
     keys.add("node.kubernetes.io/unschedulable")  # A cordoned node can have data to copy.
     wait = f"""trap exit TERM; touch /tmp/active
-while [ $(($(date +%s) - $(stat -c %Y /tmp/active))) -lt {timeout + IDLE_SECONDS:.0f} ]
+while [ $(($(date +%s) - $(stat -c %Y /tmp/active))) -lt {timeout + 120:.0f} ]
 do sleep 5 & wait $!; done"""
-    reads_only = role == "source"
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -81,7 +76,7 @@ do sleep 5 & wait $!; done"""
                     "image": image,
                     "command": ["sh", "-c", wait],
                     "volumeMounts": [
-                        {"name": "volume", "mountPath": "/volume", "readOnly": reads_only}
+                        {"name": "volume", "mountPath": "/volume", "readOnly": role == "source"}
                     ],
                     "securityContext": {
                         "allowPrivilegeEscalation": False,

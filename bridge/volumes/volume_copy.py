@@ -4,8 +4,7 @@
 2. A pod starts for each claim. The target gets a marker file, which states that it is incomplete,
    and the files of an earlier incomplete copy are deleted.
 3. The files go as a tar stream from one pod to this process and on to the other, through the exec
-   streams of home's API server, which reach pods in remotes through their bridges. The clusters
-   share no network, and the command needs no credential of a remote.
+   streams of home's API server, which reach pods in remotes through their bridges.
 4. The target is synced to disk. Then both volumes are read, and their checksums compared.
 5. The marker is deleted, and so are the pods.
 
