@@ -42,8 +42,8 @@ pytestmark = pytest.mark.usefixtures("provisioners", "home_provisioner", "_image
 
 
 def _list(folder: str) -> tuple[str, ...]:
-    """The command that prints the names in a folder, without bytes that are no text."""
-    return ("sh", "-c", f"ls {folder} | tr -dc '[:print:]\n'")
+    """The command that prints the names in a folder, without the byte that is no text."""
+    return ("sh", "-c", f"ls {folder} | tr -d '\\377'")
 
 
 @dataclass(frozen=True)

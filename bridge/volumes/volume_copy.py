@@ -124,7 +124,7 @@ class VolumeCopy:
             if option not in attributes:
                 self.notify(Caveat(f"{name} are not copied: tar of the image does not support it"))
         if sockets:
-            self.notify(Caveat(f"sockets are not copied: {', '.join(sockets.split())}"))
+            self.notify(Caveat(f"sockets are not copied: {', '.join(sockets.splitlines())}"))
         return Content(*map(int, numbers.split()))
 
     async def _send(self, source: Key, target: Key, size: int) -> None:
@@ -231,8 +231,7 @@ class VolumeCopy:
         resource = api_resources.PERSISTENT_VOLUME_CLAIMS
         found = await self.home.find(resource, key.name, namespace=key.namespace)
         if found is None or is_deleting(found):
-            state = "does not exist" if found is None else "is being deleted"
-            raise PreflightError(f"home: {_text(key)} {state}; create it first")
+            raise PreflightError(f"home: {_text(key)} does not exist, or is being deleted")
         if found["spec"].get("volumeMode") == "Block":
             raise PreflightError(f"home: {_text(key)} is a block device, and has no files")
         return found
