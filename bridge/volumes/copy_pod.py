@@ -16,7 +16,7 @@ from translators.storage.identifiers import volume_handle
 CONTAINER = "copy"
 #: The file at the root of a target that is incomplete.
 MARKER = "INCOMPLETE-VOLUME-COPY.txt"
-#: Bytes between two lines of `DIGEST`, and those that tar reads and writes at once.
+#: Bytes between two lines of `DIGEST`; bytes of a read or write of tar.
 DIGEST_STEP, _RECORD = 64 << 20, 256 << 10
 #: Capabilities with which tar reads each file and restores owners, modes, devices and file
 #: capabilities. The Pod Security level baseline permits them.
@@ -106,8 +106,7 @@ done
 _TAR = f"tar --file=- --numeric-owner --blocking-factor={_RECORD // 512} $attributes"
 _CREATE = f"{_TAR} --create --format=posix --exclude=./lost+found --exclude=./{MARKER}"
 
-#: Writes the number of files, their bytes, and those that are not holes; ``$attributes``; and the
-#: names of sockets, at most ten.
+#: Writes the numbers of files, bytes, and bytes to send; ``$attributes``; ten names of sockets.
 INSPECT = _script(f"""[ ! -e {MARKER} ] || {{
   echo 'the volume is an incomplete copy' >&2; exit 1; }}
 find . -path ./lost+found -prune -o -type f -exec stat -c '%s %b %h' {{}} + | awk '
@@ -129,16 +128,18 @@ DIGEST = _script(f"""{_CREATE} --sort=name --use-compress-program=sha256sum \\
   --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime,delete=mtime \\
   --checkpoint={DIGEST_STEP // _RECORD} --checkpoint-action='exec=echo >&3' . 3>&1""")
 
-#: Removes the marker.
-FINISH = _script(f"rm {MARKER} && sync -f .")
 
-
-def empty(source: str, *, overwrite: bool) -> str:
-    """Writes the marker, which names the source, and deletes all other files: those of an
+def empty(source: str, run: str, *, overwrite: bool) -> str:
+    """Writes the marker, which names source and run, and deletes all other files: those of an
     incomplete copy, and others if ``overwrite``."""
     files = f"find . -mindepth 1 -maxdepth 1 ! -name lost+found ! -name {MARKER}"
     return _script(f"""if [ ! -e {MARKER} ] && [ {int(overwrite)} = 0 ] && [ -n "$({files})" ]; then
   echo 'the volume has files; delete them, or replace them by --overwrite' >&2; exit 1
 fi
-echo 'This volume is an incomplete copy of {source}. Do not use it.' >{MARKER} || exit 1
+echo 'This volume is an incomplete copy of {source} (run {run}). Do not use it.' >{MARKER} || exit 1
 sync -f . && {files} -exec rm -rf {{}} +""")
+
+
+def finish(run: str) -> str:
+    """Deletes the marker of the run; fails if a later run has replaced it."""
+    return _script(f"grep -q {run} {MARKER} && rm {MARKER} && sync -f .")

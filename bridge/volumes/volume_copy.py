@@ -3,8 +3,8 @@
 1. Both claims exist, no pod mounts either, and their namespaces admit the two pods of the copy.
 2. A pod starts for each claim. The target gets a marker file, which states that it is incomplete,
    and the files of an earlier incomplete copy are deleted.
-3. The files go as a tar stream from one pod to this process and on to the other, through the exec
-   streams of home's API server, which reach pods in remotes through their bridges.
+3. The files go as a tar stream from one pod to this process and on to the other, through exec
+   streams of the home API server, which reach pods in remotes through their bridges.
 4. The target is synced to disk. Then both volumes are read, and their checksums compared.
 5. The marker is deleted, and so are the pods.
 
@@ -43,7 +43,7 @@ from translators.object_accessors import Object, is_deleting, is_ready, name_of,
 from translators.ownership_labels import LABEL_VOLUME_COPY
 from translators.storage.identifiers import ClaimKey, bound_volume, claims_of_pod, is_bound
 
-#: Bytes of a message, since each message costs every hop the same; of a script's whole output.
+#: Bytes of a message (every message costs each hop the same time), and of a script's whole output.
 _MESSAGE, _OUTPUT_MAX = 128 << 10, 1 << 20
 POLL_SECONDS = 0.1
 #: Seconds that the command waits at its end for that of its pods.
@@ -95,13 +95,13 @@ class VolumeCopy:
                 watch = group.create_task(self._watch())
                 await self._start_pods()
                 content = await self._inspect(source)
-                empty = copy_pod.empty(_text(self.source), overwrite=overwrite)
+                empty = copy_pod.empty(_text(self.source), self._run_id, overwrite=overwrite)
                 await self._run(target, empty)
                 is_incomplete = True
                 await self._send(source, target, content.sent)
                 await self._verify(source, target, content.size)
                 watch.cancel()
-            await self._run(target, copy_pod.FINISH)
+            await self._run(target, copy_pod.finish(self._run_id))
             is_incomplete = False
         except BaseExceptionGroup as error:
             raise first_leaf(error) from None
@@ -162,8 +162,8 @@ class VolumeCopy:
         if expected.result().strip() != found.result().strip():
             raise PreflightError(
                 "home: the checksums differ: something else wrote to a volume, such as a pod that "
-                "home does not know, or the target's file system does not keep each attribute of a "
-                "file. Run the command again"
+                "only the remote knows, or the target's file system cannot keep all attributes of "
+                "files. Run the command again"
             )
 
     def _shell(self, pod: Key, script: str) -> AbstractAsyncContextManager[ShellStream]:
@@ -198,11 +198,11 @@ class VolumeCopy:
             raise PreflightError(
                 f"home: there is no node {self.node}; the nodes are {summarize_names(names)}"
             )
-        for role, claim, node in (("source", source, ""), ("target", target, self.node)):
+        for role, claim, allowed in (("source", source, ""), ("target", target, self.node)):
             volume = None
             if is_bound(claim):
                 volume = await self.home.get(api_resources.PERSISTENT_VOLUMES, bound_volume(claim))
-            elif not node:
+            elif not allowed:
                 raise PreflightError(
                     f"home: {_text(key_of(claim))} is not Bound; only a target may be, if --to "
                     "names the node that its volume will be on"
@@ -212,8 +212,8 @@ class VolumeCopy:
                 role=role,
                 pair=f"{uid_of(source)}/{uid_of(target)}",
                 volume=volume,
-                node=node,
-                taints=[taint for it in nodes for taint in it["spec"].get("taints") or ()],
+                node=allowed,
+                taints=[taint for node in nodes for taint in node["spec"].get("taints") or ()],
                 image=self.image,
                 run=self._run_id,
                 timeout=self.timeout,

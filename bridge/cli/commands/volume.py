@@ -18,7 +18,7 @@ Claim = Annotated[
     str,
     typer.Argument(
         metavar="NAMESPACE/CLAIM",
-        help="The PersistentVolumeClaim of home to copy from, and the one to copy to.",
+        help="The PersistentVolumeClaim to copy from, then the one to copy to.",
         show_default=False,
     ),
 ]
@@ -32,8 +32,8 @@ def copy(
         str,
         typer.Option(
             metavar="NODE",
-            help="The virtual node, or node of home, that gets the target's volume, if the target "
-            "is not Bound.",
+            help="The virtual node, or node of the home cluster, that gets the volume of a target "
+            "that is not Bound.",
             show_default=False,
         ),
     ] = "",
@@ -48,11 +48,10 @@ def copy(
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Copy all files of a PersistentVolumeClaim to another one, between home and remotes too.
+    """Copy all files of a PersistentVolumeClaim to another one, also between clusters.
 
-    Starts a pod for each, and compares checksums at the end. No other pod may mount either. Run it
-    again after a failure or an interruption; until it succeeds, a file in the target marks it as
-    incomplete.
+    Starts a pod for each, and compares checksums at the end. Fails if another pod mounts either.
+    Until the command succeeds, a file in the target states that it is incomplete: run it again.
     """
     from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
 
