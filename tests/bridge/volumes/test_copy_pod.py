@@ -8,7 +8,7 @@ import pytest
 
 from bridge.volumes import copy_pod
 from translators.object_accessors import Object
-from translators.offload_admission_patch import admission_patch, is_exempt
+from translators.offload_admission_patch import Offloading, admission_patch, is_exempt
 from translators.storage.identifiers import DRIVER
 
 CLAIM = {"metadata": {"name": "data", "namespace": "shop"}}
@@ -57,8 +57,8 @@ def test_scheduler_finds_a_node_with_the_volume(
 
 
 def test_taints_of_administrators_are_tolerated() -> None:
-    """Those by which Kubernetes excludes a broken node are not."""
-    keys = [it["key"] for it in pod(OF_HOME)["spec"]["tolerations"]]
+    """Taints with which Kubernetes excludes a broken node are not tolerated."""
+    keys = [toleration["key"] for toleration in pod(OF_HOME)["spec"]["tolerations"]]
     unschedulable = "node.kubernetes.io/unschedulable"
     assert keys == [VIRTUAL, "example.com/databases", unschedulable]
 
@@ -72,9 +72,9 @@ def test_name_is_that_of_each_run_of_the_same_copy() -> None:
 @pytest.mark.parametrize("policy", ["burst", "remote-only", "local-only"])
 def test_offload_does_not_change_the_pod(policy: Any) -> None:
     assert is_exempt(pod(OF_HOME))
-    assert admission_patch(pod(OF_HOME), policy, {}) == []
+    assert admission_patch(pod(OF_HOME), Offloading(policy, {})) == []
 
 
 def test_source_is_mounted_to_be_read() -> None:
     mounts = [pod(OF_HOME, role=role)["spec"]["containers"][0] for role in ("source", "target")]
-    assert [it["volumeMounts"][0]["readOnly"] for it in mounts] == [True, False]
+    assert [container["volumeMounts"][0]["readOnly"] for container in mounts] == [True, False]

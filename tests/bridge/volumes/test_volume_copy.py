@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ def files(folder: Path) -> dict[str, tuple[Any, ...]]:
     """The attributes of all that is copied, by relative path."""
     paths = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
     skipped = ("lost+found", "server.sock")
-    return {name: attributes(it) for name, it in paths.items() if not name.startswith(skipped)}
+    return {name: attributes(path) for name, path in paths.items() if not name.startswith(skipped)}
 
 
 def assert_copied(world: VolumeWorld) -> None:
@@ -71,9 +72,9 @@ async def test_copy_keeps_each_attribute_of_each_file(world: VolumeWorld) -> Non
 
 async def test_copy_writes_nothing_but_its_pods(world: VolumeWorld) -> None:
     await world.copy()
-    writes = [it for it in world.home.writes() if not it.path.endswith("/exec")]
-    assert {it.method for it in writes} == {"POST", "DELETE"}
-    assert all("/pods" in it.path for it in writes)
+    writes = [write for write in world.home.writes() if not write.path.endswith("/exec")]
+    assert {write.method for write in writes} == {"POST", "DELETE"}
+    assert all("/pods" in write.path for write in writes)
 
 
 async def test_progress_counts_all_bytes(world: VolumeWorld) -> None:
@@ -119,13 +120,13 @@ async def test_impossible_copy_is_rejected(
 
 
 async def test_unbound_target_is_copied_to_on_the_named_node(world: VolumeWorld) -> None:
-    """Home's scheduler binds it for the pod; the fake one has none."""
+    """The scheduler binds it for the pod; the fake API server has no scheduler."""
     claim = ClaimKey("shop", "pending")
     world.put_claim(claim)
     await world.copy(SOURCE, claim, node=NODE)
-    created = [it.body for it in world.home.requests("POST", "*/shop/pods")]
+    created = [request.body for request in world.home.requests("POST", "*/shop/pods")]
     (term,) = {
-        str(it["spec"]["affinity"]["nodeAffinity"]) for it in created if "pending" in str(it)
+        str(pod["spec"]["affinity"]["nodeAffinity"]) for pod in created if "pending" in str(pod)
     }
     assert "'metadata.name', 'operator': 'In', 'values': ['burst']" in term
     assert_copied(world)
@@ -152,7 +153,7 @@ async def test_pod_security_is_reported_before_a_pod_starts(world: VolumeWorld) 
     with pytest.raises(PreflightError, match=r"violates PodSecurity.*level baseline"):
         await world.copy()
     assert untouched(world)
-    assert {it.query.get("dryRun") for it in world.home.writes()} == {"All"}
+    assert {write.query.get("dryRun") for write in world.home.writes()} == {"All"}
 
 
 async def test_pods_that_do_not_start_are_reported(world: VolumeWorld) -> None:
@@ -247,7 +248,8 @@ async def test_failing_script_is_reported(
     replaced: str,
     message: str,
 ) -> None:
-    (name,) = (it for it in ("SEND", "RECEIVE", "DIGEST") if getattr(copy_pod, it) == script)
+    names = ("SEND", "RECEIVE", "DIGEST")
+    (name,) = (known for known in names if getattr(copy_pod, known) == script)
     with monkeypatch.context() as patched:
         patched.setattr(copy_pod, name, replaced)
         await copy_fails(world, message)
@@ -266,8 +268,64 @@ async def test_truncated_stream_is_found(
     assert_copied(world)
 
 
+async def test_marker_of_a_later_run_is_kept(world: VolumeWorld) -> None:
+    """The same command has been started again, and has replaced the pods."""
+    text = "This volume is an incomplete copy of a later run."
+
+    def replace() -> None:
+        (world.target / MARKER).write_text(text)
+
+    world.on_script = at(f"rm {MARKER}", replace)
+    with pytest.raises(ScriptFailed):
+        await world.copy()
+    assert marker(world) == text
+
+
+def replace_tar(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """The script is the tar of the image."""
+    tar = folder / "bin" / "tar"
+    tar.parent.mkdir()
+    tar.write_text(f"#!/bin/sh\n{script}")
+    tar.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tar.parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("--xattrs", "extended attributes"), ("--acls", "ACLs")]
+)
+async def test_what_tar_does_not_support_is_reported_before_the_copy(
+    world: VolumeWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    option: str,
+    name: str,
+) -> None:
+    replace_tar(
+        monkeypatch,
+        tmp_path,
+        f"""case " $* " in *" {option} "*) echo 'tar: no support of {option}' >&2; exit 2; esac
+exec {shutil.which("tar")} "$@"
+""",
+    )
+    before: list[str] = []
+    world.on_script = at(f">{MARKER}", lambda: before.extend(world.notified))
+    await world.copy()
+    assert before[0] == f"{name} are not copied: tar of the image does not support it"
+    copied = os.listxattr(world.target / "large")
+    assert copied == ([] if option == "--xattrs" else ["user.key"])
+
+
+async def test_image_without_gnu_tar_is_rejected(
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    replace_tar(monkeypatch, tmp_path, "echo 'tar (busybox) 1.37'")
+    with pytest.raises(ScriptFailed, match="the image has no GNU tar"):
+        await world.copy()
+    assert not any(world.target.iterdir())
+
+
 async def test_write_to_the_source_during_the_copy_is_found(world: VolumeWorld) -> None:
-    """By something that home does not know."""
+    """The writer is no pod of the home cluster."""
     large = world.source / "large"
 
     def write() -> None:

@@ -36,7 +36,7 @@ _CHUNK = 32768
 
 
 class VolumeWorld:
-    """Home with the claim `SOURCE` on a disk of home, and `TARGET` in a remote."""
+    """A home cluster with the claim `SOURCE` on a disk of its own, and `TARGET` in a remote."""
 
     def __init__(self, home: FakeApi, client: KubeClient, folder: Path) -> None:
         self.home = home
