@@ -52,7 +52,7 @@ def load(clusters: tuple[Cluster, ...], cache: Path, say: Progress) -> str:
 
 
 def _image(folder: Path) -> Image:
-    """Gets the packages with lists of its own, beside those of the system; a layer for each."""
+    """Gets the packages with lists of its own, next to those of the system; a layer for each."""
     source, lists = folder / "sources.list", folder / "lists"
     source.write_text(_SOURCE)
     (lists / "partial").mkdir(parents=True)
@@ -64,7 +64,7 @@ def _image(folder: Path) -> Image:
         "Dir::Cache::SrcPkgCache=",
         "APT::Sandbox::User=root",
     ]
-    apt = ["apt-get", *(f"-o{it}" for it in options)]
+    apt = ["apt-get", *(f"-o{option}" for option in options)]
     run([*apt, "update"], timeout=_PATIENCE)
     named = [f"{package}/trixie" for package in _PACKAGES]
     run(["sh", "-c", 'cd "$1" && shift && "$@"', "sh", folder, *apt, "download", *named])

@@ -22,6 +22,7 @@ from tests.translators.test_offload_admission_patch import SELECTOR, SPECS, TIER
 from translators import offload_admission_patch
 from translators.capacity import pod_requests
 from translators.offload_admission_patch import Offloading, admission_patch, selector_text
+from translators.ownership_labels import LABEL_VOLUME_COPY
 
 LABEL = "cluster-bridge.io/offload"
 OURS = "mutatingwebhookconfigurations,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
@@ -210,6 +211,8 @@ def test_admission_policy_equals_the_translation(
             given = [json.loads(_pod(f"p{n}", **spec)) for n, spec in enumerate(_given())]
             for pod in given:
                 pod["metadata"]["labels"] = {"app": "a"}
+            given.append(json.loads(_pod("copies")))
+            given[-1]["metadata"]["labels"] = {"app": "a", LABEL_VOLUME_COPY: "run"}
             listed = {"apiVersion": "v1", "kind": "List", "items": given}
             answer = home.kubectl(
                 *("create", "--dry-run=server", "-o", "json", "-n", namespace, "-f", "-"),

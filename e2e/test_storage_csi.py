@@ -176,7 +176,7 @@ def test_attached_volume_is_copied_to_the_remote_and_back(storage: ProvisionedSt
     debian_image.load((storage.home, storage.remote), settings.cache, print)
 
     def copy(source: str, target: str, to: str) -> None:
-        claims = [f"{bridged.namespace}/{it}" for it in (source, target)]
+        claims = [f"{bridged.namespace}/{name}" for name in (source, target)]
         done = bridge_process.run("volume", "copy", *claims, "--to", to, home=storage.home)
         assert done.returncode == 0, done.stderr
 

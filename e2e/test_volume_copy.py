@@ -1,4 +1,4 @@
-"""`bridge volume copy` between home and remotes, on real volumes."""
+"""`bridge volume copy` between the home cluster and remotes, on real volumes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _list(folder: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Copies:
-    """Copies between claims of home's class ``near`` and of the class ``far`` of the remote."""
+    """Copies between claims of the home class ``near`` and of the class ``far`` of the remote."""
 
     storage: ProvisionedStorage
     near: str
@@ -105,8 +105,8 @@ class _Copies:
         """The pods of copies."""
         pods = self.storage.bridged.home_pods()
         label = "cluster-bridge.io/volume-copy"
-        names = {it["metadata"]["name"]: it["metadata"].get("labels") or {} for it in pods}
-        return [name for name, labels in names.items() if label in labels]
+        meta = [pod["metadata"] for pod in pods]
+        return [found["name"] for found in meta if label in (found.get("labels") or {})]
 
     def target_files(self) -> list[str]:
         """The files of the target, by the copy's pod while it runs."""

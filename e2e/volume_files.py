@@ -16,7 +16,7 @@ printf odd > "$(printf 'a\\nline \\377')" && mkfifo pipe && touch -d @1000000000
 dd if=/dev/zero of=sparse bs=1 count=1 seek=30000000 2>/dev/null &&
 i=0; while [ $i -lt 300 ]; do echo $i > below-$i; i=$((i+1)); done; touch /tmp/written; sleep 3600
 """
-#: Prints a digest of all of it. File systems count the links of directories differently.
+#: Prints a digest of all these files. File systems count the links of directories differently.
 _DIGEST = """cd /data && find . ! -path './lost+found*' -print0 | sort -z | xargs -0 sh -c '
 for it; do
   stat -c "%f %u %g %N" "$it"
@@ -25,7 +25,7 @@ done' sh | sha256sum"""
 
 
 def node_of_home(storage: ProvisionedStorage) -> str:
-    """The name of home's real node."""
+    """The name of the home cluster's real node."""
     (node,) = get(storage.home, "nodes", selector="!cluster-bridge.io/virtual-node")
     return str(node["metadata"]["name"])
 
@@ -33,8 +33,8 @@ def node_of_home(storage: ProvisionedStorage) -> str:
 def run_pod(
     storage: ProvisionedStorage, name: str, claim: str, node: str, script: str = "sleep 3600"
 ) -> None:
-    """Starts a pod with the claim on a node of home, or the virtual one, and waits until it is
-    Ready."""
+    """Starts a pod with the claim on a node of the home cluster, or on the virtual node, and waits
+    until the pod is Ready."""
     spec = {
         "containers": [shell("main", script, volumeMounts=DATA)],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
@@ -47,8 +47,8 @@ def run_pod(
 
 
 def write(storage: ProvisionedStorage, claim: str, node: str, more: str = "") -> str:
-    """Writes files to the claim by a pod, which ends before; returns their digest. ``more`` is a
-    script that writes others before them."""
+    """Writes files to the claim with a pod, which has ended on return; returns their digest.
+    ``more`` is a script that writes other files first."""
     run_pod(storage, "writer", claim, node, more + _WRITE)
     done = ("exec", "writer", "--", "ls", "/tmp/written")
     wait_for(lambda: storage.bridged.kubectl(*done, check=False) != "", "the files are written")
@@ -56,7 +56,7 @@ def write(storage: ProvisionedStorage, claim: str, node: str, more: str = "") ->
 
 
 def digest(storage: ProvisionedStorage, claim: str, node: str) -> str:
-    """The digest of the claim's files, by a pod on the node, which ends before."""
+    """The digest of the claim's files, read with a pod on the node, which has ended on return."""
     run_pod(storage, "reader", claim, node)
     return _read(storage, "reader")
 

@@ -1,10 +1,10 @@
 """`bridge volume copy` between two clusters, compared with `kubectl cp` to one in the same run.
 
 In each round, in turn, kubectl copies a file of random bytes from this machine into a pod of the
-remote, and the bridge copies a volume of home with such a file to a new volume of the remote. The
-rate of the bridge is that of the whole command, with the start of its pods, the provisioning in the
-remote, and the comparison of checksums. All pods have the command's default image
-(`e2e.debian_image`).
+remote, and the bridge copies a volume of the home cluster with such a file to a new volume of the
+remote. The rate of the bridge is that of the whole command, with the start of its pods, the
+provisioning in the remote, and the comparison of checksums. All pods have the command's default
+image (`e2e.debian_image`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _bridge_copy(home: Cluster, remote: Cluster, size: int) -> float:
 
 @contextmanager
 def _volume(home: Cluster, remote: Cluster, size: int, log: Path, image: str) -> Iterator[Bridge]:
-    """A joined node, a volume of home with random bytes, and a pod of the remote for kubectl."""
+    """A joined node, a home volume with random bytes, and a pod of the remote for kubectl."""
     home.provision_volumes(Provisioner.LOCAL_PATH, print)
     with (
         streams.joined(home, remote, log) as bridge,
