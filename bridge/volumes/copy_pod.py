@@ -1,6 +1,6 @@
 """The pods of `bridge volume copy`, and the scripts that run in them. Pure.
 
-The image needs sh, awk, find, stat, sha256sum, sync, and GNU tar. The directory ``lost+found`` at
+The image needs sh, awk, find, GNU coreutils, and GNU tar. The directory ``lost+found`` at
 the root belongs to the file system: no script copies, deletes or compares it.
 """
 
@@ -103,30 +103,37 @@ done
 {body}"""
 
 
-_TAR = f"tar --file=- --numeric-owner --blocking-factor={_RECORD // 512} $attributes"
+_TAR = f"tar --numeric-owner --blocking-factor={_RECORD // 512} $attributes"
 _CREATE = f"{_TAR} --create --format=posix --exclude=./lost+found --exclude=./{MARKER}"
 
-#: Writes the numbers of files, bytes, and bytes to send; ``$attributes``; ten names of sockets.
+#: Writes the numbers of files and their bytes, the bytes that `SEND` will write, ``$attributes``,
+#: and ten names of sockets. For /dev/null, tar reads no content.
 INSPECT = _script(f"""[ ! -e {MARKER} ] || {{
   echo 'the volume is an incomplete copy' >&2; exit 1; }}
-find . -path ./lost+found -prune -o -type f -exec stat -c '%s %b %h' {{}} + | awk '
-  {{ files++; bytes += $1 / $3; sent += ($2 * 512 < $1 ? $2 * 512 : $1) / $3 }}
-  END {{ printf "%d %.0f %.0f\\n", files, bytes, sent }}' || exit 1
+find . -path ./lost+found -prune -o -type f -exec stat -c '%s %h' {{}} + | awk '
+  {{ files++; bytes += $1 / $2 }}
+  END {{ printf "%d %.0f ", files, bytes }}' || exit 1
+LC_ALL=C {_CREATE} --sparse --file=/dev/null --totals . 2>&1 | awk '
+  /^Total bytes written:/ {{ print $4; found = 1; next }} {{ print >"/dev/stderr" }}
+  END {{ exit !found }}' || exit 1
 echo "$attributes"
 find . -type s | head -n 10""")
 
 #: Writes the volume as a tar stream.
-SEND = _script(f"{_CREATE} --sparse .")
-
-#: Reads a tar stream into the volume, and syncs it to disk.
-RECEIVE = _script(f"{_TAR} --extract --preserve-permissions && sync -f .")
+SEND = _script(f"{_CREATE} --sparse --file=- .")
 
 #: Writes a line for each `DIGEST_STEP` bytes, and then the SHA-256 of the volume: of a tar stream
 #: with all files in the order of their names, their content and attributes. The stream is the same
 #: for any file system: times are whole seconds, and holes are zeros.
-DIGEST = _script(f"""{_CREATE} --sort=name --use-compress-program=sha256sum \\
+DIGEST = _script(f"""{_CREATE} --file=- --sort=name --use-compress-program=sha256sum \\
   --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime,delete=mtime \\
   --checkpoint={DIGEST_STEP // _RECORD} --checkpoint-action='exec=echo >&3' . 3>&1""")
+
+
+def receive(size: int) -> str:
+    """Reads a tar stream of ``size`` bytes into the volume, and syncs it to disk."""
+    return _script(f"""dd bs={_RECORD} count={size // _RECORD} iflag=fullblock status=none |
+  {_TAR} --extract --file=- --preserve-permissions && sync -f .""")
 
 
 def empty(source: str, run: str, *, overwrite: bool) -> str:

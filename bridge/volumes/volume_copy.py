@@ -41,6 +41,7 @@ from sync.kube.client import KubeClient
 from sync.kube.pod_stream import ShellStream, open_shell
 from translators.object_accessors import Object, is_deleting, is_ready, name_of, uid_of
 from translators.ownership_labels import LABEL_VOLUME_COPY
+from translators.pods.pod_status import is_terminal, phase
 from translators.storage.identifiers import ClaimKey, bound_volume, claims_of_pod, is_bound
 
 #: Bytes of a message (every message costs each hop the same time), and of a script's whole output.
@@ -51,7 +52,7 @@ CLEANUP_SECONDS = 8.0
 
 
 class Content(NamedTuple):
-    """The number of files, their bytes, and the bytes that are not holes of sparse files."""
+    """The number of files, their bytes, and the bytes of the stream that has them."""
 
     files: int
     size: int
@@ -114,8 +115,6 @@ class VolumeCopy:
                     await self._delete_pods(f"{LABEL_VOLUME_COPY}={self._run_id}")
         return content
 
-    # -- the copy ----------------------------------------------------------------------------
-
     async def _inspect(self, source: Key) -> Content:
         """Reads the size of the source, and reports what will not be copied."""
         output = await self._run(source, copy_pod.INSPECT)
@@ -128,28 +127,36 @@ class VolumeCopy:
         return Content(*map(int, numbers.split()))
 
     async def _send(self, source: Key, target: Key, size: int) -> None:
-        """Returns when the target has the files on disk. The source's script waits until then: an
-        exec stream whose sender ends can lose its tail."""
+        """Returns when the target has the files on disk. Raises PreflightError if the stream has
+        another ``size``."""
         task = self.progress.add_task("copying", total=size)
         async with (
-            self._shell(target, copy_pod.RECEIVE) as receiver,
+            self._shell(target, copy_pod.receive(size)) as receiver,
             self._shell(source, copy_pod.SEND) as sender,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(self._read(receiver))
-            held = bytearray()
+            held, left = bytearray(), size
             async for data in sender.output():
                 held += data
-                if len(held) >= _MESSAGE:
+                if len(held) > left:
+                    break
+                # The last message waits for the end of the source, which may have changed.
+                if _MESSAGE <= len(held) < left:
                     await receiver.write(bytes(held))
                     self.progress.advance(task, len(held))
+                    left -= len(held)
                     held.clear()
+            if len(held) != left:
+                raise PreflightError(
+                    f"home: {_text(self.source)} changed during the copy; find what writes to it, "
+                    "such as a pod that only the remote knows, and run the command again"
+                )
             await receiver.write(bytes(held))
-            await receiver.end_input()
+            self.progress.advance(task, left)
 
     async def _verify(self, source: Key, target: Key, size: int) -> None:
-        """Raises PreflightError if the checksums of the volumes differ, or if a pod has mounted one
-        of them until now."""
+        """Raises PreflightError if the checksums differ, or if a pod has mounted a volume."""
         task = self.progress.add_task("verifying", total=size)
         async with asyncio.TaskGroup() as group:
             expected = group.create_task(self._run(source, copy_pod.DIGEST))
@@ -161,9 +168,8 @@ class VolumeCopy:
             raise self._in_use(self._mounted.result())
         if expected.result().strip() != found.result().strip():
             raise PreflightError(
-                "home: the checksums differ: something else wrote to a volume, such as a pod that "
-                "only the remote knows, or the target's file system cannot keep all attributes of "
-                "files. Run the command again"
+                "home: the checksums differ: a pod that only the remote knows writes to a volume, "
+                "or the target cannot keep all attributes of files; see the page Copy a volume"
             )
 
     def _shell(self, pod: Key, script: str) -> AbstractAsyncContextManager[ShellStream]:
@@ -171,8 +177,7 @@ class VolumeCopy:
         return open_shell(self.home, script, **names)
 
     async def _run(self, pod: Key, script: str, task: TaskID | None = None) -> bytes:
-        """Runs a script to its end, and returns its output. Counts its lines as steps of a digest
-        for ``task``."""
+        """Runs a script and returns its output, whose lines are the steps of a digest ``task``."""
         async with self._shell(pod, script) as running:
             return await self._read(running, task)
 
@@ -185,8 +190,6 @@ class VolumeCopy:
             if len(output) > _OUTPUT_MAX:
                 raise PreflightError("home: a pod of the copy does not end its output")
         return output
-
-    # -- pods --------------------------------------------------------------------------------
 
     async def _plan_pods(self) -> None:
         """Raises PreflightError if the copy cannot begin. Changes nothing."""
@@ -221,15 +224,15 @@ class VolumeCopy:
             self._pods[key_of(pod)] = pod
         for namespace in self._informers:
             for pod in (await self.home.list(PODS, namespace=namespace)).items:
-                if self._mounts(pod) and not _has_finished(pod):
+                if self._mounts(pod) and not is_terminal(pod):
                     raise self._in_use(key_of(pod))
         for key in self._pods:
             with contextlib.suppress(AlreadyExists):  # A killed command has left it.
                 await self._create(key, dry_run=True)
 
     async def _claim(self, key: ClaimKey) -> Object:
-        resource = api_resources.PERSISTENT_VOLUME_CLAIMS
-        found = await self.home.find(resource, key.name, namespace=key.namespace)
+        claims = api_resources.PERSISTENT_VOLUME_CLAIMS
+        found = await self.home.find(claims, key.name, namespace=key.namespace)
         if found is None or is_deleting(found):
             raise PreflightError(f"home: {_text(key)} does not exist, or is being deleted")
         if found["spec"].get("volumeMode") == "Block":
@@ -270,7 +273,7 @@ class VolumeCopy:
         if new is None or self._mounted.done() or not self._mounts(new):
             return
         # A pod that had finished before the copy does not count, one that was quick does.
-        if not _has_finished(new) or (old is None and informer.synced.is_set()):
+        if not is_terminal(new) or (old is None and informer.synced.is_set()):
             self._mounted.set_result(key_of(new))
 
     async def _start_pods(self) -> None:
@@ -280,12 +283,12 @@ class VolumeCopy:
                 for informer in self._informers.values():
                     await informer.synced.wait()
                 await self._delete_pods(
-                    LABEL_VOLUME_COPY, lambda pod: key_of(pod) in self._pods or _has_finished(pod)
+                    LABEL_VOLUME_COPY, lambda pod: key_of(pod) in self._pods or is_terminal(pod)
                 )
                 for key in self._pods:
                     await self._create(key)
                 while not all(is_ready(self._latest(key)) for key in self._pods):
-                    if any(_has_finished(self._latest(key)) for key in self._pods):
+                    if any(is_terminal(self._latest(key)) for key in self._pods):
                         break
                     await asyncio.sleep(POLL_SECONDS)
                 else:
@@ -312,8 +315,7 @@ class VolumeCopy:
             for event in events.items
             if (event.get("involvedObject") or {}).get("name") in names
         ]
-        phase = (self._latest(key).get("status") or {}).get("phase")
-        return f"{key} is {phase}{''.join(warnings[-1:])}"
+        return f"{key} is {phase(self._latest(key))}{''.join(warnings[-1:])}"
 
     async def _delete_pods(
         self, labels: str, belongs: Callable[[Object], bool] = lambda _: True
@@ -330,10 +332,6 @@ class VolumeCopy:
                 if not is_deleting(pod):
                     await self.home.delete(PODS, key.name, namespace=key.namespace, uid=uid_of(pod))
             await asyncio.sleep(POLL_SECONDS)
-
-
-def _has_finished(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _text(claim: ClaimKey | Key) -> str:

@@ -183,16 +183,17 @@ RELAY: tuple[Target, ...] = (
 )
 
 #: Targets of the copy of a volume of 1 GB.
-VOLUME: tuple[Target, ...] = (
+VOLUME: tuple[Target, ...] = tuple(
     Target(
         "volume",
-        "command.of_kubectl_cp",
-        "copy of a volume between two clusters: rate of the command, of kubectl cp to one",
+        f"{figure}.of_kubectl_cp",
+        f"copy of a volume to a remote, {what}: rate of the command, of kubectl cp to one cluster",
         0.4,
         "x",
         at_least=True,
         shape={"bytes": 10**9},
-    ),
+    )
+    for figure, what in (("command", "whose volume exists"), ("new_volume", "with provisioning"))
 )
 
 

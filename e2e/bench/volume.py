@@ -2,9 +2,9 @@
 
 In each round, in turn, kubectl copies a file of random bytes from this machine into a pod of the
 remote, and the bridge copies a volume of the home cluster with such a file to a new volume of the
-remote. The rate of the bridge is that of the whole command, with the start of its pods, the
-provisioning in the remote, and the comparison of checksums. All pods have the command's default
-image (`e2e.debian_image`).
+remote, and then once more to that volume. The rate of the bridge is that of the whole command, with
+the start of its pods, the comparison of checksums, and for a new volume its provisioning in the
+remote. All pods have the command's default image (`e2e.debian_image`).
 """
 
 from __future__ import annotations
@@ -52,19 +52,23 @@ def run(
 ) -> Report:
     """Joins, measures, and leaves; all pods use the image."""
     report = Report("volume", {"rounds": settings.rounds, "bytes": settings.size})
-    taken: dict[str, list[float]] = {"kubectl_cp": [], "command": []}
+    taken: dict[str, list[float]] = {"kubectl_cp": [], "new_volume": [], "command": []}
     file = log.with_name("random")
     _write_random(file, settings.size)
     with _volume(home, remote, settings.size, log, image):
         for number in range(settings.rounds):
             taken["kubectl_cp"].append(_kubectl_cp(remote, file, settings.size))
-            taken["command"].append(_bridge_copy(home, remote, settings.size))
+            _apply(home, volume_claim(COPY, CLASS, f"{settings.size // 10**6 + 64}M"))
+            taken["new_volume"].append(_bridge_copy(home, settings.size, "--to", streams.NODE))
+            taken["command"].append(_bridge_copy(home, settings.size, "--overwrite"))
+            _delete_copy(home, remote)
             latest = ", ".join(f"{name} {found[-1]:.1f} MB/s" for name, found in taken.items())
             say(f"volume, round {number + 1}: {latest}")
     for name, found in taken.items():
         report.add(f"{name}.rate", "MB/s", found)
-    pairs = zip(taken["command"], taken["kubectl_cp"], strict=True)
-    report.add("command.of_kubectl_cp", "x", [ours / theirs for ours, theirs in pairs])
+    for name in ("new_volume", "command"):
+        pairs = zip(taken[name], taken["kubectl_cp"], strict=True)
+        report.add(f"{name}.of_kubectl_cp", "x", [ours / theirs for ours, theirs in pairs])
     return report
 
 
@@ -86,17 +90,18 @@ def _kubectl_cp(remote: Cluster, file: Path, size: int) -> float:
     return rate
 
 
-def _bridge_copy(home: Cluster, remote: Cluster, size: int) -> float:
-    """MB/s of `bridge volume copy` to a new claim."""
-    _apply(home, volume_claim(COPY, CLASS, f"{size // 10**6 + 64}M"))
+def _bridge_copy(home: Cluster, size: int, *options: str) -> float:
+    """MB/s of `bridge volume copy`."""
     claims = (f"{NAMESPACE}/{CLAIM}", f"{NAMESPACE}/{COPY}")
     began = time.perf_counter()
-    done = bridge_process.run(
-        *("volume", "copy", *claims, "--to", streams.NODE), home=home, timeout=PATIENCE
-    )
+    done = bridge_process.run("volume", "copy", *claims, *options, home=home, timeout=PATIENCE)
     rate = size / (time.perf_counter() - began) / 1e6
     if done.returncode:
         raise RuntimeError(f"bridge volume copy failed: {done.stderr}")
+    return rate
+
+
+def _delete_copy(home: Cluster, remote: Cluster) -> None:
     home.kubectl("delete", "pvc", "-n", NAMESPACE, COPY, timeout=120)
     # The bridge deletes the empty namespace; the next command would wait for its end.
     namespace = ("get", "namespace", streams.REMOTE_NAMESPACE)
@@ -105,7 +110,6 @@ def _bridge_copy(home: Cluster, remote: Cluster, size: int) -> float:
         "the remote's namespace is deleted",
         seconds=120,
     )
-    return rate
 
 
 @contextmanager

@@ -4,8 +4,10 @@ The status that an exec reports, and the tail of its output, can be lost: when a
 kubelet may reset the connection before its last messages have arrived. So a shell around the script
 writes a trailer to standard output, between two lines with a token that no output contains: the
 exit status and the end of standard error. Then the shell waits until the client closes the
-connection, or for some seconds if the client has ended its input. Output is complete exactly if the
-trailer has arrived.
+connection. Output is complete exactly if the trailer has arrived.
+
+The input has no end: a script reads a number of bytes that it contains. API servers pass this
+protocol on unparsed; v5.channel.k8s.io, whose input has an end, is translated.
 
 Memory is bounded: a slow reader or a slow script pauses the sender.
 """
@@ -25,12 +27,10 @@ from sync.base.background_task import background_task
 from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.pod_exec import failure_of
+from sync.kube.pod_exec import PROTOCOL, failure_of
 
-#: The subprotocol in which `_CLOSE` and the number of a stream end that stream
-#: (k8s.io/apimachinery/pkg/util/remotecommand).
-PROTOCOL = "v5.channel.k8s.io"
-_STDIN, _STDOUT, _STATUS, _CLOSE = b"\0", 1, 3, b"\xff"
+#: The first byte of a message is its stream (k8s.io/apimachinery/pkg/util/remotecommand).
+_STDIN, _STDOUT, _STATUS = b"\0", 1, 3
 #: Seconds between two pings: proxies close connections that are idle.
 PING_SECONDS = 20.0
 #: Bytes of standard error in a trailer, and of a trailer at most.
@@ -55,10 +55,6 @@ class ShellStream:
         """Sends standard input. Returns when the connection's buffer has room."""
         with self._client.map_read_errors(self._path):
             await self._socket.send_bytes(_STDIN + data)
-
-    async def end_input(self) -> None:
-        with self._client.map_read_errors(self._path):
-            await self._socket.send_bytes(_CLOSE + _STDIN)
 
     async def output(self) -> AsyncIterator[bytes]:
         """Standard output, as it arrives. Raises ScriptFailed at its end."""
@@ -100,8 +96,7 @@ async def open_shell(
 printf '\\n{token} %d\\n' $?
 tail -c {_STDERR_MAX} /tmp/stderr.$$
 printf '\\n{token}\\n'
-cat >/dev/null
-exec sleep 10"""
+cat >/dev/null"""
     path = PODS.path(pod, namespace=namespace, subresource="exec")
     query = [("container", container), ("stdin", "true"), ("stdout", "true")]
     query += [("command", argument) for argument in ("sh", "-c", wrapped)]

@@ -41,7 +41,7 @@ def copy(
         bool, typer.Option("--overwrite", help="Delete the files that the target has.")
     ] = False,
     image: Annotated[
-        str, typer.Option(help="Image of the copy's pods, with sh, awk, GNU tar and sha256sum.")
+        str, typer.Option(help="Image of the pods: sh, awk, find, GNU tar and coreutils.")
     ] = "docker.io/library/debian:13-slim",
     timeout: Annotated[float, duration_option("Maximum time for the pods to start.")] = 300.0,
     output: OutputOption = Output.TABLE,

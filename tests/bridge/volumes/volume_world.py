@@ -23,15 +23,15 @@ from sync.kube.api_resources import (
     PODS,
 )
 from sync.kube.client import KubeClient
-from sync.kube.pod_stream import PROTOCOL
+from sync.kube.pod_exec import PROTOCOL
 from tests.fakeapi import FakeApi
 from translators.object_accessors import Object
 from translators.storage.identifiers import DRIVER, ClaimKey
 
 SOURCE, TARGET = ClaimKey("shop", "data"), ClaimKey("archive", "copy")
 NODE, HOME_NODE = "burst", "worker"
-#: Of a message: the stream, and for ``_CLOSE`` the stream that ends.
-_STDIN, _STDOUT, _CLOSE = 0, 1, 255
+#: The stream of a message.
+_STDIN, _STDOUT = 0, 1
 _CHUNK = 32768
 
 
@@ -171,13 +171,9 @@ async def _feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Proce
     with contextlib.suppress(ConnectionError):
         async for message in socket:
             assert message.type is WSMsgType.BINARY
-            if message.data[0] == _CLOSE:
-                assert message.data[1] == _STDIN
-                process.stdin.close()
-            else:
-                assert message.data[0] == _STDIN
-                process.stdin.write(message.data[1:])
-                await process.stdin.drain()
+            assert message.data[0] == _STDIN
+            process.stdin.write(message.data[1:])
+            await process.stdin.drain()
     # The client has closed the connection.
     process.stdin.close()
     with contextlib.suppress(ProcessLookupError):
