@@ -7,6 +7,7 @@ cluster is queried; kubectl is that of a cluster's version.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import shutil
 import subprocess
@@ -16,11 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
+from bridge.rbac.permissions import HOME_LEAVE, Permission
 from e2e import bridge_process
 from e2e.clusters import go_build, go_recipes
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.versions import DEFAULT_KUBERNETES
+from sync.kube.api_resources import DEPLOYMENTS, PODS
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 KUBECONFIG = """\
@@ -31,13 +34,7 @@ clusters: [{name: remote, cluster: {server: "https://203.0.113.7:6443"}}]
 users: [{name: remote, user: {token: a-token}}]
 contexts: [{name: remote, context: {cluster: remote, user: remote}}]
 """
-#: Options in the order of `bridge join`.
-ARGUMENTS = [
-    "--annotations=x=$(POD_IP),y=2",
-    "--share=0.5",
-    "--anonymous-auth",
-    "--log-format=json",
-]
+POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 Objects = dict[tuple[str, str, str], dict[str, Any]]
 
 
@@ -72,151 +69,236 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: str) -> Objects:
-    """The chart's objects with the kubeconfig in ``made``."""
-    secret = next(obj for obj in made.values() if obj["kind"] == "Secret" and "data" in obj)
-    path = folder / "self-contained.yaml"
-    path.write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
-    done = run(
-        *(helm, "template", "release", MANIFESTS / "chart", "--namespace", namespace),
-        # Without a cluster, Helm assumes its own Kubernetes version.
-        *("--kube-version", DEFAULT_KUBERNETES, "--set-file", f"kubeconfig={path}", *values),
-    )
+def template(
+    helm: Path, folder: Path, values: dict[str, Any], namespace: str = "seen"
+) -> subprocess.CompletedProcess[str]:
+    """Runs `helm template` with the values, without a cluster."""
+    file = folder / "values.json"
+    file.write_text(json.dumps(values))
+    # Without a cluster, Helm assumes its own Kubernetes version.
+    version = ("--kube-version", DEFAULT_KUBERNETES)
+    chart = ("template", "release", MANIFESTS / "chart", "--namespace", namespace)
+    return run(helm, *chart, "--values", file, *version)
+
+
+def of_chart(
+    helm: Path, folder: Path, values: dict[str, Any], namespace: str = "seen"
+) -> tuple[Objects, Objects]:
+    """The chart's objects, and those of its hooks."""
+    done = template(helm, folder, values, namespace)
     assert done.returncode == 0, done.stderr
-    return by_name(done.stdout)
+    found = by_name(done.stdout)
+    hooks = {
+        key: obj
+        for key, obj in found.items()
+        if "helm.sh/hook" in (obj["metadata"].get("annotations") or {})
+    }
+    return {key: obj for key, obj in found.items() if key not in hooks}, hooks
+
+
+def instance_of(obj: dict[str, Any]) -> str:
+    instance: str = (obj["metadata"].get("labels") or {}).get("app.kubernetes.io/instance", "")
+    return instance
 
 
 @pytest.mark.parametrize(
-    ("namespace", "options", "values"),
+    ("namespace", "options", "entry"),
     [
-        ("cluster-bridge", ["--name", "far"], ["--set", "node=far"]),
+        ("cluster-bridge", [], {}),
         (
             "elsewhere",
             [
-                *("--name", "far.example", "--network", "none", "--service-accounts", "none"),
-                *("--serving-certificate", "csr", "--image", "i:2", "--replicas", "1"),
-                *("--bind", "a", "--bind", "b", "--port", "10251"),
-                *("--share", "0.5", "--annotations", "x=$(POD_IP),y=2", "--anonymous-auth"),
-                *("--log-format", "json", "--offload-webhook"),
+                *("--network", "none", "--service-accounts", "none", "--share", "0.5"),
+                *("--serving-certificate", "csr", "--replicas", "1", "--port", "10251"),
+                *("--bind", "a", "--bind", "b", "--annotations", "x=$(POD_IP),y=2"),
+                *("--anonymous-auth", "--log-format", "json"),
             ],
-            [
-                *("--set", "node=far.example,network=none,serviceAccounts=none"),
-                *("--set", "servingCertificate=csr,image=i:2,replicas=1,bind={a,b},port=10251"),
-                *("--set", "offloadWebhook=true"),
-                *(
-                    "--set-json",
-                    f"arguments={json.dumps(ARGUMENTS)}",
-                ),
-            ],
+            {
+                "replicas": 1,
+                "port": 10251,
+                "bind": ["a", "b"],
+                "options": {
+                    "network": "none",
+                    "service-accounts": "none",
+                    "share": 0.5,
+                    "serving-certificate": "csr",
+                    "annotations": "x=$(POD_IP),y=2",
+                    "anonymous-auth": True,
+                    "log-format": "json",
+                },
+            },
         ),
+        ("cluster-bridge-far", ["--all-namespaces"], {"allNamespaces": True}),
         (
-            "cluster-bridge-far",
-            ["--name", "far", "--all-namespaces"],
-            ["--set", "node=far,allNamespaces=true"],
-        ),
-        (
-            "webhook",
-            ["--name", "far", "--offload-webhook"],
-            ["--set", "node=far,offloadWebhook=true"],
-        ),
-        (
-            "webhook",
-            ["--name", "f" * 48, "--offload-webhook"],
-            ["--set", f"node={'f' * 48},offloadWebhook=true"],
-        ),
-        ("relay", ["--name", "far", "--network", "relay"], ["--set", "node=far,network=relay"]),
-        (
-            "relay-from",
-            [
-                *("--name", "far", "--network", "relay"),
-                *("--relay-from", "shop", "--relay-from", "10.0.0.0/16"),
-            ],
-            ["--set", "node=far,network=relay,relayFrom={shop,10.0.0.0/16}"],
-        ),
-        ("auto", ["--name", "far", "--network", "auto"], ["--set", "node=far,network=auto"]),
-        (
-            "identity",
-            ["--name", "far", "--home-identity", "node", "--serving-certificate", "self-signed"],
-            ["--set", "node=far,homeIdentity=node,servingCertificate=self-signed"],
+            "relay",
+            ["--network", "relay", "--relay-from", "shop", "--relay-from", "10.0.0.0/16"],
+            {"options": {"network": "relay"}, "relayFrom": ["shop", "10.0.0.0/16"]},
         ),
         (
             "identity",
-            ["--name", "far", "--home-identity", "service-account"],
-            ["--set", "node=far,homeIdentity=service-account"],
+            ["--home-identity", "node", "--serving-certificate", "self-signed"],
+            {"options": {"home-identity": "node", "serving-certificate": "self-signed"}},
         ),
+        ("storage", ["--storage", "provision"], {"options": {"storage": "provision"}}),
     ],
-    ids=[
-        *("as it comes", "all options", "all namespaces", "webhook", "a long name"),
-        *("relay", "relay from", "auto", "node", "service account"),
-    ],
+    ids=["as it comes", "all options", "all namespaces", "relay", "node", "storage"],
 )
-def test_chart_equals_rendered_manifests(
-    helm: Path, tmp_path: Path, namespace: str, options: list[str], values: list[str]
+def test_remote_of_the_chart_equals_rendered_manifests(
+    helm: Path, tmp_path: Path, namespace: str, options: list[str], entry: dict[str, Any]
 ) -> None:
-    made = rendered(tmp_path, "--namespace", namespace, *options)
-    charted = of_chart(helm, tmp_path, made, namespace, *values)
-    # Helm creates the namespace itself (--create-namespace).
-    del made["Namespace", "", namespace]
-    # Every bridge of home uses it: `helm uninstall` keeps it.
-    if shared := charted.get(("Namespace", "", "cluster-bridge")):
-        assert shared["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    assert charted.keys() == made.keys()
-    for key, obj in made.items():
-        assert charted[key] == obj, key
+    """But for the order of the arguments, and the admission policy, which is the release's."""
+    made = rendered(tmp_path, "--name", "far", "--namespace", namespace, *options)
+    secret = next(obj for obj in made.values() if obj["kind"] == "Secret" and "data" in obj)
+    kubeconfig = base64.b64decode(secret["data"]["kubeconfig"]).decode()
+    remotes = [{"name": "near", "existingSecret": "s"}, {"name": "far", "kubeconfig": kubeconfig}]
+    remotes[1] |= entry
+    charted, _ = of_chart(helm, tmp_path, {"remotes": remotes}, namespace)
+    found = {key: obj for key, obj in charted.items() if instance_of(obj) == "cluster-bridge-far"}
+    wanted = {
+        key: obj
+        for key, obj in made.items()
+        if key[0] not in ("Namespace", *POLICIES) and instance_of(obj)
+    }
+    for objects in (found, wanted):
+        deployment = objects["Deployment", namespace, "cluster-bridge-far"]
+        deployment["spec"]["template"]["spec"]["containers"][0]["args"].sort()
+    assert found.keys() == wanted.keys()
+    for key, obj in wanted.items():
+        assert found[key] == obj, key
+
+
+def test_entry_changes_no_object_of_another(helm: Path, tmp_path: Path) -> None:
+    one: dict[str, Any] = {"name": "one", "existingSecret": "s"}
+    values: dict[str, Any] = {"remotes": [one], "offloadWebhook": True}
+    before, _ = of_chart(helm, tmp_path, values)
+    values["remotes"] = [{"name": "two", "existingSecret": "t"}, one]
+    after, _ = of_chart(helm, tmp_path, values)
+    assert {key: after[key] for key in before} == before
+    assert {instance_of(after[key]) for key in after.keys() - before.keys()} == {
+        "cluster-bridge-two"
+    }
+
+
+def test_leaving_entry_keeps_credential_and_permissions(helm: Path, tmp_path: Path) -> None:
+    entry = {"name": "far", "kubeconfig": "x", "replicas": 3}
+    before, hooks = of_chart(helm, tmp_path, {"remotes": [entry]})
+    after, again = of_chart(helm, tmp_path, {"remotes": [{**entry, "state": "leaving"}]})
+    assert hooks == again
+    deployment = after["Deployment", "seen", "cluster-bridge-far"]
+    assert deployment["spec"].pop("replicas") == 0
+    assert before["Deployment", "seen", "cluster-bridge-far"]["spec"].pop("replicas") == 3
+    assert {key: after[key] for key in before} == before
+    added = {key: after[key] for key in after.keys() - before.keys()}
+    (job,) = (obj for (kind, _, _), obj in added.items() if kind == "Job")
+    pod = job["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "cluster-bridge-far"
+    assert pod["containers"][0]["args"][:2] == ["leave", "far"]
+    assert pod["volumes"] == deployment["spec"]["template"]["spec"]["volumes"]
+
+
+@pytest.mark.parametrize("purpose", ["leave", "uninstall"])
+def test_leave_has_the_permissions_of_the_command(helm: Path, tmp_path: Path, purpose: str) -> None:
+    """In addition to those of the bridge."""
+    entry = {"name": "far", "kubeconfig": "x", "state": "leaving"}
+    charted, hooks = of_chart(helm, tmp_path, {"remotes": [entry]})
+    own = hooks if purpose == "uninstall" else charted
+    found = {
+        (key[1], group, resource, name, verb)
+        for key, obj in own.items()
+        if key[0] in ("Role", "ClusterRole") and f":{purpose}" in key[2]
+        for rule in obj["rules"]
+        for group, resource, name, verb in itertools.product(
+            rule["apiGroups"], rule["resources"], rule.get("resourceNames", [""]), rule["verbs"]
+        )
+    }
+    needed = [it.for_nodes(["far"]) for it in HOME_LEAVE]
+    if purpose == "uninstall":
+        bridge = ("cluster-bridge-far",)
+        needed.append(Permission(DEPLOYMENTS, ("get", "patch"), namespace="seen", names=bridge))
+        needed.append(Permission(PODS, ("list",), namespace="seen"))
+    assert found == {
+        (
+            it.namespace,
+            it.resource.group,
+            "/".join(filter(None, (it.resource.plural, it.subresource))),
+            name,
+            verb,
+        )
+        for it in needed
+        for name, verb in itertools.product(it.names or ("",), it.verbs)
+    }
 
 
 @pytest.mark.parametrize("url", ["", "https://docs.example/{alert}.html?v=$1:"])
 def test_alerts_of_the_chart_link_to_the_runbooks_of_the_user(
     helm: Path, tmp_path: Path, url: str
 ) -> None:
-    values = {"node": "far", "kubeconfig": "x", "alerts": {"enabled": True, "runbookUrl": url}}
-    file = tmp_path / "values.json"
-    file.write_text(json.dumps(values))
-    chart = (helm, "template", "release", MANIFESTS / "chart", "--namespace", "seen")
-    done = run(*chart, "--values", file, "--kube-version", DEFAULT_KUBERNETES)
-    assert done.returncode == 0, done.stderr
-    key = ("PrometheusRule", "seen", "cluster-bridge")
+    values = {"alerts": {"enabled": True, "runbookUrl": url}}
+    charted, _ = of_chart(helm, tmp_path, values)
     expected = yaml.safe_load((MANIFESTS / "monitoring" / "rules.yaml").read_text())
     expected["metadata"]["namespace"] = "seen"
     for alert in expected["spec"]["groups"][0]["rules"] if url else ():
         del alert["annotations"]["runbook"]
         alert["annotations"]["runbook_url"] = url.replace("{alert}", alert["alert"])
-    assert by_name(done.stdout)[key] == expected
+    assert charted["PrometheusRule", "seen", "cluster-bridge"] == expected
 
 
 @pytest.mark.parametrize(
-    "values",
+    "entry",
     [
-        [],
-        ["--set", "node=far"],
-        ["--set", "node=Far,kubeconfig=x"],
-        ["--set", "node=far,kubeconfig=x,replica=2"],
-        ["--set", "node=far,kubeconfig=x,existingSecret=y"],
-        ["--set", "node=far,kubeconfig=x,network=flot"],
-        ["--set", "node=far,kubeconfig=x,allNamespaces=true,bind={a}"],
-        ["--set", "node=far,kubeconfig=x,offloadWebhook=maybe"],
+        {"existingSecret": "s"},
+        {"name": "far"},
+        {"name": "Far", "existingSecret": "s"},
+        {"name": "far", "existingSecret": "s", "replica": 2},
+        {"name": "far", "existingSecret": "s", "kubeconfig": "x"},
+        {"name": "far", "existingSecret": "s", "state": "gone"},
+        {"name": "far", "existingSecret": "s", "allNamespaces": True, "bind": ["a"]},
+        {"name": "far", "existingSecret": "s", "options": {"network": "flot"}},
+        {"name": "far", "existingSecret": "s", "options": {"name": "near"}},
+        {"name": "far", "existingSecret": "s", "options": {"shares": 0.5}},
     ],
+    ids=lambda entry: json.dumps(list(entry.items())[-1]),
 )
-def test_invalid_chart_values_are_rejected(helm: Path, values: list[str]) -> None:
-    done = run(helm, "template", "release", MANIFESTS / "chart", *values)
+def test_invalid_entry_is_rejected(helm: Path, tmp_path: Path, entry: dict[str, Any]) -> None:
+    done = template(helm, tmp_path, {"remotes": [entry]})
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr
 
 
-def test_chart_mounts_an_existing_secret(helm: Path) -> None:
-    values = ("--set", "node=far,existingSecret=of-vault", "--kube-version", DEFAULT_KUBERNETES)
-    done = run(helm, "template", "release", MANIFESTS / "chart", *values)
-    assert done.returncode == 0, done.stderr
-    objects = by_name(done.stdout)
-    assert "cluster-bridge-far" not in {name for kind, _, name in objects if kind == "Secret"}
-    (bridge,) = (it for (kind, _, _), it in objects.items() if kind == "Deployment")
-    [kubeconfig, _] = bridge["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"]
+def test_chart_mounts_an_existing_secret(helm: Path, tmp_path: Path) -> None:
+    charted, _ = of_chart(
+        helm, tmp_path, {"remotes": [{"name": "far", "existingSecret": "of-vault"}]}
+    )
+    assert "cluster-bridge-far" not in {name for kind, _, name in charted if kind == "Secret"}
+    pod = charted["Deployment", "seen", "cluster-bridge-far"]["spec"]["template"]
+    [kubeconfig, _] = pod["spec"]["volumes"][0]["projected"]["sources"]
     assert kubeconfig == {"secret": {"name": "of-vault"}}
-    assert "annotations" not in bridge["spec"]["template"]["metadata"]
+    assert "annotations" not in pod["metadata"]
+
+
+def test_values_of_every_form_are_options(helm: Path, tmp_path: Path) -> None:
+    options = {
+        "relay-connections": 1_000_000,
+        "labels": {"a": "b", "c": "1"},
+        "verbose": True,
+        "remote-namespaces": ["x", "y"],
+        "anonymous-auth": False,
+        "namespace-linger": "5m",
+    }
+    entry = {"name": "far", "existingSecret": "s", "options": options}
+    charted, _ = of_chart(helm, tmp_path, {"remotes": [entry]})
+    pod = charted["Deployment", "seen", "cluster-bridge-far"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["args"][-5:] == [
+        "--labels=a=b,c=1",
+        "--namespace-linger=5m",
+        "--relay-connections=1000000",
+        "--remote-namespaces=x,y",
+        "--verbose",
+    ]
 
 
 def test_chart_passes_helm_lint(helm: Path) -> None:
-    done = run(helm, "lint", "--strict", MANIFESTS / "chart", "--set", "node=far,kubeconfig=x")
+    done = run(helm, "lint", "--strict", MANIFESTS / "chart")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -128,6 +128,15 @@ async def find_installation(
     )
 
 
+async def read_deployment(
+    home: KubeClient, namespace: str, name: str
+) -> ExistingInstallation | None:
+    """The Deployment as an installation without objects to remove; None if it does not exist.
+    Raises KubeError."""
+    found = await home.find(DEPLOYMENTS, name, namespace=namespace)
+    return None if found is None else ExistingInstallation(name, "", [found])
+
+
 async def read_stored_kubeconfig(
     home: KubeClient, name: str, node: Object | None, *, warn: Notify
 ) -> StoredKubeconfig | None:

@@ -49,9 +49,12 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
     the removal, and KubeError."""
     node = await _get_node(home, settings.name)
     warnings: list[str] = []
-    installation = await installation_lookup.find_installation(
-        home, settings.name, node, warn=warnings.append
-    )
+    if settings.deployment is not None:
+        installation = await installation_lookup.read_deployment(home, *settings.deployment)
+    else:
+        installation = await installation_lookup.find_installation(
+            home, settings.name, node, warn=warnings.append
+        )
     lease = await get_lease(home, settings.name)
     must_be_stopped = not settings.drain and (settings.keep_workloads or not settings.force)
     if must_be_stopped and lease is not None and installation is None:

@@ -51,6 +51,9 @@ class LeaveSettings:
     """Folder of the serving certificate; None for the one that the Node records."""
     remote_namespaces: tuple[str, ...] = ()
     """The remote's prepared namespaces; () for those that the Node records."""
+    deployment: tuple[str, str] | None = None
+    """Namespace and name of the Deployment with the node's bridges, which another tool installed
+    and will remove; it is scaled to 0 only."""
 
 
 @dataclass(slots=True)

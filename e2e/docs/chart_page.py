@@ -1,6 +1,7 @@
 """docs/reference/chart-values.md, from the chart's values.yaml and values.schema.json.
 
-The comment above a value in values.yaml is its description; the schema has its type and limits.
+The comment above a value in values.yaml is its description; the schema has types and limits, and
+describes what an entry of `remotes` has beside the values of `defaults`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,7 @@ from typing import Any
 
 import yaml
 
-from bridge.cli.options.join_options import JOIN
-
 _CHART = Path(__file__).parents[2] / "manifests" / "chart"
-
-#: Value → the option of `bridge join` that it sets.
-_JOIN_OPTIONS = {
-    "network": "network",
-    "serviceAccounts": "service-accounts",
-    "servingCertificate": "serving-certificate",
-}
 
 _HEAD = """\
 # Chart values
@@ -42,29 +34,43 @@ def page() -> str:
     """The page."""
     schema = json.loads((_CHART / "values.schema.json").read_text("utf-8"))
     text = (_CHART / "values.yaml").read_text("utf-8")
-    defaults: dict[str, Any] = yaml.safe_load(text)
-    rows = [
-        f"| `{name}` | {_type(schema['properties'][name])} | {_default(name, value, schema)} "
-        f"| {_option_help(name) or meaning} |"
-        for name, meaning in value_comments(text)
-        for value in [defaults[name]]
-    ]
+    rows = []
+    for path, meaning in value_comments(text):
+        default: Any = yaml.safe_load(text)
+        kind: Any = schema
+        for name in path.split("."):
+            default, kind = default[name], kind["properties"][name]
+        if "$ref" in kind:
+            kind = {"type": "object"}
+        shown = "" if path == "defaults" or default == "" else f"`{json.dumps(default)}`"
+        rows.append(f"| `{path}` | {_type(kind)} | {shown} | {meaning} |")
+        if path == "remotes":
+            rows += _entry_rows(kind["items"], schema["properties"]["defaults"]["properties"])
     return _HEAD + "\n".join(rows) + "\n\n`allNamespaces` and `bind` exclude each other.\n"
 
 
+def _entry_rows(entry: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:
+    """The rows for what only an entry of the list has."""
+    for name, kind in entry["properties"].items():
+        if name not in defaults:
+            shown = "required" if name in entry["required"] else ""
+            yield f"| `remotes[].{name}` | {_type(kind)} | {shown} | {kind['description']}. |"
+
+
 def value_comments(values: str) -> Iterator[tuple[str, str]]:
-    """Each top-level value of values.yaml with the comment above it. Values that follow without an
-    empty line or a comment share the last comment."""
+    """The path of each value of values.yaml, and below `defaults`, with the comment above it."""
     comment: list[str] = []
-    is_used = False
+    parent = ""
     for line in values.splitlines():
-        if line.startswith("#"):
-            comment = [] if is_used else comment
-            comment.append(line.removeprefix("#").removeprefix(" "))
-            is_used = False
+        if match := re.match(r" *# ?(.*)", line):
+            comment.append(match[1])
         elif match := re.match(r"(\w+):", line):
-            is_used = True
+            parent = "defaults." if match[1] == "defaults" else ""
             yield match[1], _markdown(comment)
+            comment = []
+        elif parent and (match := re.match(r"  (\w+):", line)):
+            yield f"{parent}{match[1]}", _markdown(comment)
+            comment = []
 
 
 def _markdown(comment: list[str]) -> str:
@@ -73,21 +79,9 @@ def _markdown(comment: list[str]) -> str:
     return " ".join(words).replace("|", "\\|")
 
 
-def _option_help(value: str) -> str:
-    """The help of the option of `bridge join` that the value sets; "" for other values."""
-    option = next((it for it in JOIN if it.name == _JOIN_OPTIONS.get(value)), None)
-    return f"`--{option.name}`: {option.help}".replace("|", "\\|") if option else ""
-
-
 def _type(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{it}`" for it in schema["enum"])
     if schema["type"] == "array":
-        return "list of strings"
+        return f"list of {schema['items']['type']}s"
     return str(schema["type"])
-
-
-def _default(name: str, value: object, schema: dict[str, Any]) -> str:
-    if name in schema["required"]:
-        return "required"
-    return f"`{json.dumps(value)}`" if value != "" else ""

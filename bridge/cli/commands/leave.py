@@ -79,6 +79,15 @@ def leave(
             show_default=False,
         ),
     ] = "",
+    deployment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME",
+            help="Deployment of home with the node's bridges, to be scaled to 0 once the pods are "
+            "evicted, for an installation that another tool removes (the Helm chart).",
+            show_default=False,
+        ),
+    ] = None,
     yes: Yes = False,
     force: Annotated[
         bool,
@@ -105,6 +114,9 @@ def leave(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_context(kubeconfig, context)
+    place = tuple(deployment.split("/")) if deployment is not None else None
+    if place is not None and (len(place) != 2 or not all(place)):
+        raise fail(f'--deployment: "{deployment}" is not a Deployment; use NAMESPACE/NAME', code=2)
     if drain and keep_workloads:
         raise fail("--drain and --keep-workloads exclude each other", code=2)
     if not yes and not sys.stdin.isatty():
@@ -122,6 +134,7 @@ def leave(
         timeout=timeout,
         cert_dir=cert_dir,
         remote_namespaces=namespaces,
+        deployment=place,
     )
 
     confirm = functools.partial(confirm_removal, assume_yes=yes)

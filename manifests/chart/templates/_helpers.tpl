@@ -1,3 +1,48 @@
+{{- /* The context of one remote: (list root entry). Values are those of the entry, over `defaults`. */ -}}
+{{- define "bridge.remote" -}}
+{{- $root := index . 0 -}}
+{{- $values := mergeOverwrite (deepCopy $root.Values.defaults) (deepCopy (index . 1)) -}}
+{{- $_ := set $values "node" $values.name -}}
+{{- $_ := set $values "image" $root.Values.image -}}
+{{- $options := $values.options | default dict -}}
+{{- $context := dict "Values" $values "Release" $root.Release "Chart" (dict "AppVersion" $root.Chart.AppVersion) -}}
+{{- /* Options of bridge join that determine permissions. */ -}}
+{{- $_ := set $context "network" (get $options "network" | default "auto") -}}
+{{- $_ := set $context "serviceAccounts" (get $options "service-accounts" | default "home") -}}
+{{- $_ := set $context "servingCertificate" (get $options "serving-certificate" | default "auto") -}}
+{{- $_ := set $context "homeIdentity" (get $options "home-identity" | default "auto") -}}
+{{- $_ := set $context "storage" (get $options "storage" | default "auto") -}}
+{{ $context | toJson }}
+{{- end }}
+
+{{- /* Arguments for options of bridge join, sorted by name. */ -}}
+{{- define "bridge.arguments" -}}
+{{- range $name, $value := . }}
+{{- $text := $value }}
+{{- if kindIs "map" $value }}
+{{- $pairs := list }}
+{{- range $key, $one := $value }}
+{{- $pairs = append $pairs (printf "%s=%v" $key $one) }}
+{{- end }}
+{{- $text = join "," $pairs }}
+{{- else if kindIs "slice" $value }}
+{{- $text = join "," $value }}
+{{- else if not (kindIs "string" $value) }}
+{{- $text = toJson $value }}
+{{- end }}
+{{- if not (kindIs "bool" $value) }}
+- {{ printf "--%s=%s" $name $text | replace "$(" "$$(" | quote }}
+{{- else if $value }}
+- --{{ $name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The name of objects that exist once for a release. */ -}}
+{{- define "bridge.release" -}}
+cluster-bridge.{{ .Release.Namespace }}.{{ .Release.Name }}
+{{- end }}
+
 {{- define "bridge.name" -}}
 cluster-bridge-{{ .Values.node }}
 {{- end }}
@@ -57,9 +102,9 @@ namespace: {{ . }}
 {{- end }}
 {{- end }}
 
-{{- /* The name of the webhook's objects, a DNS label: one of them is a Service. */ -}}
+{{- /* The name of the webhook's objects, which exist once; a DNS label: one of them is a Service. */ -}}
 {{- define "bridge.webhook" -}}
-{{- $name := printf "%s-offload" (include "bridge.name" .) -}}
+{{- $name := printf "cluster-bridge-%s-offload" .Release.Name -}}
 {{- $plain := $name | replace "." "-" -}}
 {{- if and (eq $plain $name) (le (len $name) 63) -}}
 {{ $name }}
@@ -69,14 +114,15 @@ namespace: {{ . }}
 {{- end }}
 
 {{- define "bridge.webhookLabels" -}}
-{{ include "bridge.labels" . }}
+app.kubernetes.io/name: cluster-bridge
+app.kubernetes.io/instance: {{ include "bridge.webhook" . }}
 app.kubernetes.io/component: offload-webhook
 {{- end }}
 
-{{- /* The labels of the webhook's pods; the bridges' Deployment and budget must not select them. */ -}}
+{{- /* The labels of the webhook's pods. */ -}}
 {{- define "bridge.webhookPods" -}}
 app.kubernetes.io/name: cluster-bridge-offload-webhook
-app.kubernetes.io/instance: {{ include "bridge.name" . }}
+app.kubernetes.io/instance: {{ include "bridge.webhook" . }}
 {{- end }}
 
 {{- /* The common part of pod specs; the context is the pods' labels. */ -}}
@@ -112,4 +158,30 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
 terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}
+
+{{- define "bridge.image" -}}
+{{ .Values.image | default (printf "cluster-bridge:%s" .Chart.AppVersion) }}
+{{- end }}
+
+{{- define "bridge.mounts" -}}
+volumeMounts:
+  - {name: kubeconfig, mountPath: /etc/cluster-bridge, readOnly: true}
+  - {name: tmp, mountPath: /tmp}
+{{- end }}
+
+{{- define "bridge.volumes" -}}
+volumes:
+  - name: kubeconfig
+    projected:
+      sources:
+        - secret: {name: {{ .Values.existingSecret | default (include "bridge.name" .) }}}
+        - secret:
+            name: {{ include "bridge.state" . }}
+            items: [{key: renewed-token, path: renewed-token}]
+            optional: true
+      defaultMode: 0440
+  # The TLS library reads certificates and keys from files; keep them off the disk.
+  - name: tmp
+    emptyDir: {medium: Memory, sizeLimit: 16Mi}
 {{- end }}

@@ -14,7 +14,7 @@ from bridge.base.join_settings import NetworkChoice
 from bridge.install import installation, installation_manifests
 from bridge.install.installation import Installation
 from bridge.rbac.rbac_manifests import HomePermissions
-from tests.bridge.install import chart_policy, kustomize_base
+from tests.bridge.install import chart_policy, chart_schema, kustomize_base
 
 KUBECONFIG = "canary-4711"
 CHART = Path(__file__).parents[3] / "manifests" / "chart" / "templates"
@@ -33,6 +33,11 @@ def test_kustomize_base_equals_the_rendered_objects() -> None:
     assert list(yaml.safe_load_all(kustomize_base.FILE.read_text())) == kustomize_base.base()
     listed = yaml.safe_load((kustomize_base.FOLDER / "kustomization.yaml").read_text())
     assert listed["resources"] == [kustomize_base.FILE.name]
+
+
+def test_schema_of_the_chart_has_the_options_of_join() -> None:
+    """To update the file: python -m tests.bridge.install.chart_schema."""
+    assert chart_schema.FILE.read_text() == chart_schema.content()
 
 
 def test_policy_of_the_chart_equals_the_rendered_one() -> None:
@@ -138,7 +143,7 @@ def test_disruption_budgets_always_allow_unhealthy_pods() -> None:
 
 
 def test_disruption_budgets_of_the_chart_always_allow_unhealthy_pods() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in CHART.glob("*.yaml"))
+    text = "".join(path.read_text(encoding="utf-8") for path in CHART.iterdir())
     assert text.count("kind: PodDisruptionBudget") == 2
     assert text.count("unhealthyPodEvictionPolicy: AlwaysAllow") == 2
 

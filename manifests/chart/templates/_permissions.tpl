@@ -1,16 +1,5 @@
 {{- /* The rights of bridge/rbac/permissions.py; a test compares. */ -}}
-{{- if and (ne .Release.Namespace "cluster-bridge") (not (lookup "v1" "Namespace" "" "cluster-bridge")) }}
-apiVersion: v1
-kind: Namespace
-metadata:
-  name: cluster-bridge
-  labels:
-    app.kubernetes.io/name: cluster-bridge
-  annotations:
-    # All bridges of the cluster keep their Leases there.
-    helm.sh/resource-policy: keep
----
-{{- end }}
+{{- define "bridge.permissions" }}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -29,7 +18,7 @@ rules:
     verbs: [get, patch]
     resourceNames: [{{ .Values.node | quote }}]
   - {apiGroups: [""], resources: [events], verbs: [get]}
-  {{- if ne .Values.homeIdentity "node" }}
+  {{- if ne .homeIdentity "node" }}
   - {apiGroups: [""], resources: [nodes], verbs: [create]}
   - apiGroups: [""]
     resources: [nodes]
@@ -45,15 +34,15 @@ rules:
   - {apiGroups: [authentication.k8s.io], resources: [tokenreviews], verbs: [create]}
   - {apiGroups: [authorization.k8s.io], resources: [subjectaccessreviews], verbs: [create]}
   {{- end }}
-  {{- if or (ne .Values.servingCertificate "self-signed") (eq .Values.homeIdentity "node") }}
+  {{- if or (ne .servingCertificate "self-signed") (eq .homeIdentity "node") }}
   - apiGroups: [certificates.k8s.io]
     resources: [certificatesigningrequests]
     verbs: [create, list, watch]
   {{- end }}
-  {{- if has .Values.network (list "auto" "relay") }}
+  {{- if has .network (list "auto" "relay") }}
   - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
   {{- end }}
-  {{- if eq .Values.storage "provision" }}
+  {{- if eq .storage "provision" }}
   - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch]}
   - apiGroups: [""]
     resources: [persistentvolumes]
@@ -81,7 +70,7 @@ roleRef:
   kind: ClusterRole
   name: {{ include "bridge.role" . }}:home
 {{ include "bridge.subjects" . }}
-{{- if eq .Values.serviceAccounts "home" }}
+{{- if eq .serviceAccounts "home" }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -95,7 +84,7 @@ rules:
 ---
 {{ include "bridge.bound" (list . "default") }}
 {{- end }}
-{{- if ne .Values.homeIdentity "node" }}
+{{- if ne .homeIdentity "node" }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -125,7 +114,7 @@ rules:
     resources: [leases]
     verbs: [get, patch]
     resourceNames: [namespaces.cluster-bridge.io]
-  {{- if eq .Values.storage "provision" }}
+  {{- if eq .storage "provision" }}
   - apiGroups: [storage.k8s.io]
     resources: [csistoragecapacities]
     verbs: [create, list, watch, patch, delete]
@@ -184,23 +173,23 @@ metadata:
     kubernetes.io/description: Permissions of Cluster Bridge in a namespace with pods on the node; bind it there
 rules:
   - {apiGroups: [""], resources: [namespaces], verbs: [get]}
-  {{- if eq .Values.homeIdentity "node" }}
+  {{- if eq .homeIdentity "node" }}
   - {apiGroups: [""], resources: [services], verbs: [list, watch]}
   {{- else }}
   - {apiGroups: [""], resources: [services, configmaps, secrets], verbs: [list, watch]}
   {{- end }}
   - {apiGroups: [""], resources: [events], verbs: [list]}
-  {{- if and (eq .Values.serviceAccounts "home") (ne .Values.homeIdentity "node") }}
+  {{- if and (eq .serviceAccounts "home") (ne .homeIdentity "node") }}
   - {apiGroups: [""], resources: [serviceaccounts/token], verbs: [create]}
   {{- end }}
-  {{- if has .Values.network (list "auto" "flat") }}
+  {{- if has .network (list "auto" "flat") }}
   - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
   {{- end }}
-  {{- if has .Values.network (list "auto" "relay") }}
+  {{- if has .network (list "auto" "relay") }}
   - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [create, patch, delete]}
   - {apiGroups: [""], resources: [pods], verbs: [get, list]}
   {{- end }}
-  {{- if eq .Values.storage "provision" }}
+  {{- if eq .storage "provision" }}
   - apiGroups: [""]
     resources: [persistentvolumeclaims, persistentvolumeclaims/status]
     verbs: [patch]
@@ -233,4 +222,5 @@ roleRef:
   kind: ClusterRole
   name: {{ include "bridge.role" $ }}:home-namespace
 {{ include "bridge.subjects" $ }}
+{{- end }}
 {{- end }}

@@ -1,3 +1,5 @@
+{{- /* The objects of one remote that run its bridge; the context is that of "bridge.remote". */ -}}
+{{- define "bridge.process" }}
 {{- if not .Values.existingSecret }}
 apiVersion: v1
 kind: Secret
@@ -34,7 +36,7 @@ spec:
   selector:
     matchLabels:
       {{- include "bridge.labels" . | nindent 6 }}
-{{- if has .Values.network (list "auto" "relay") }}
+{{- if has .network (list "auto" "relay") }}
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -74,7 +76,7 @@ metadata:
   annotations:
     cluster-bridge.io/node: {{ .Values.node | quote }}
 spec:
-  replicas: {{ .Values.replicas }}
+  replicas: {{ if eq .Values.state "leaving" }}0{{ else }}{{ .Values.replicas }}{{ end }}
   revisionHistoryLimit: 3
   selector:
     matchLabels:
@@ -97,7 +99,7 @@ spec:
       {{- include "bridge.pod" (include "bridge.labels" .) | nindent 6 }}
       containers:
         - name: bridge
-          image: {{ .Values.image | default (printf "cluster-bridge:%s" .Chart.AppVersion) }}
+          image: {{ include "bridge.image" . }}
           imagePullPolicy: IfNotPresent
           args:
             - join
@@ -107,27 +109,10 @@ spec:
             - --port={{ .Values.port }}
             - --health-port=8081
             - --state-secret={{ include "bridge.state" . }}
-            {{- if ne .Values.homeIdentity "auto" }}
-            - --home-identity={{ .Values.homeIdentity }}
-            {{- end }}
-            {{- if ne .Values.network "auto" }}
-            - --network={{ .Values.network }}
-            {{- end }}
-            {{- if ne .Values.serviceAccounts "home" }}
-            - --service-accounts={{ .Values.serviceAccounts }}
-            {{- end }}
-            {{- if ne .Values.storage "auto" }}
-            - --storage={{ .Values.storage }}
-            {{- end }}
-            {{- if ne .Values.servingCertificate "auto" }}
-            - --serving-certificate={{ .Values.servingCertificate }}
-            {{- end }}
-            {{- if ne .Values.servingCertificate "self-signed" }}
+            {{- if ne .servingCertificate "self-signed" }}
             - --cert-dir=/tmp/serving-certificate
             {{- end }}
-            {{- range .Values.arguments }}
-            - {{ . | replace "$(" "$$(" | quote }}
-            {{- end }}
+            {{- include "bridge.arguments" .Values.options | nindent 12 }}
           env:
             - name: POD_IP
               valueFrom: {fieldRef: {fieldPath: status.podIP}}
@@ -151,22 +136,8 @@ spec:
             periodSeconds: 5
             failureThreshold: 3
           resources:
-            requests: {cpu: 50m, memory: 128Mi}
-            limits: {memory: 512Mi}
+            {{- toYaml .Values.resources | nindent 12 }}
           {{- include "bridge.container" . | nindent 10 }}
-          volumeMounts:
-            - {name: kubeconfig, mountPath: /etc/cluster-bridge, readOnly: true}
-            - {name: tmp, mountPath: /tmp}
-      volumes:
-        - name: kubeconfig
-          projected:
-            sources:
-              - secret: {name: {{ .Values.existingSecret | default (include "bridge.name" .) }}}
-              - secret:
-                  name: {{ include "bridge.state" . }}
-                  items: [{key: renewed-token, path: renewed-token}]
-                  optional: true
-            defaultMode: 0440
-        # The TLS library reads certificates and keys from files; keep them off the disk.
-        - name: tmp
-          emptyDir: {medium: Memory, sizeLimit: 16Mi}
+          {{- include "bridge.mounts" . | nindent 10 }}
+      {{- include "bridge.volumes" . | nindent 6 }}
+{{- end }}
