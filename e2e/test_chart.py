@@ -163,7 +163,7 @@ def test_remotes_come_and_go_without_an_effect_on_others(release: Release) -> No
 
     # An entry that is dropped by mistake orphans nothing for long: added again, it resumes.
     release.upgrade(c="joined")
-    wait_for(lambda: not release.is_node_ready("b"), "nobody serves the node", seconds=120)
+    wait_for(lambda: not release.is_node_ready("b"), "no bridge serves the node", seconds=120)
     assert release.nodes() == {"b", "c"}
     release.upgrade(b="joined", c="joined")
     wait_for(lambda: release.is_node_ready("b"), "the node is Ready again")
