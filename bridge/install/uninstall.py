@@ -20,7 +20,7 @@ from sync.cleanup import remote_inventory
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, PODS
 from sync.kube.client import KubeClient
-from translators.object_accessors import name_of, namespace_of, uid_of
+from translators.object_accessors import Object, name_of, namespace_of, uid_of
 
 #: Seconds between checks of terminating pods.
 POLL_SECONDS = 0.5
@@ -35,21 +35,33 @@ async def stop(home: KubeClient, installation: ExistingInstallation, *, notify: 
     for deployment in installation.deployments:
         name, namespace = name_of(deployment), namespace_of(deployment)
         with contextlib.suppress(NotFound):
-            await home.patch(DEPLOYMENTS, name, {"spec": {"replicas": 0}}, namespace=namespace)
+            # The subresource: a credential that may only scale cannot change the pods.
+            await home.patch(
+                DEPLOYMENTS,
+                name,
+                {"spec": {"replicas": 0}},
+                namespace=namespace,
+                subresource="scale",
+                decode=False,
+            )
             stopped.append(deployment)
             notify(f"home: Deployment {namespace}/{name} is scaled to 0")
+    for deployment in stopped:
+        await _wait_for_termination(home, deployment)
+
+
+async def _wait_for_termination(home: KubeClient, deployment: Object) -> None:
+    name, namespace = name_of(deployment), namespace_of(deployment)
+    selector = format_selector(deployment["spec"]["selector"]["matchLabels"])
     try:
         async with asyncio.timeout(TERMINATION_SECONDS):
-            for deployment in stopped:
-                namespace = namespace_of(deployment)
-                selector = format_selector(deployment["spec"]["selector"]["matchLabels"])
-                while (  # noqa: ASYNC110  # in another process
-                    await home.list(PODS, namespace=namespace, labels=selector)
-                ).items:
-                    await asyncio.sleep(POLL_SECONDS)
+            while (  # noqa: ASYNC110  # in another process
+                await home.list(PODS, namespace=namespace, labels=selector)
+            ).items:
+                await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         raise PreflightError(
-            f"home: pods in namespace {installation.namespace} have not terminated after "
+            f"home: pods of Deployment {namespace}/{name} have not terminated after "
             f"{TERMINATION_SECONDS:.0f} s (is their node unreachable?); leave again to keep waiting"
         ) from None
 

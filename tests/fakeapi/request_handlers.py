@@ -7,6 +7,7 @@ from typing import Any
 
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
+    DEPLOYMENTS,
     PODS,
     SELF_SUBJECT_ACCESS_REVIEWS,
     SERVICE_ACCOUNTS,
@@ -256,6 +257,8 @@ def _has(target: Target) -> bool:
         return target.subresource == "approval"
     if target.kind.resource == SERVICE_ACCOUNTS:
         return target.subresource == "token"
+    if target.kind.resource == DEPLOYMENTS:
+        return target.subresource == "scale"
     return target.kind.resource == PODS and target.subresource in {*_SPECIAL, "binding", "eviction"}
 
 

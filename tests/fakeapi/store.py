@@ -239,6 +239,8 @@ class Store:
             for container in result["spec"].get("ephemeralContainers") or []:
                 defaults.fill_container(container)
             return result
+        if subresource == "scale":
+            return {**old, "spec": {**old["spec"], "replicas": new["spec"]["replicas"]}}
         if subresource in ("status", "approval"):
             kept = {key: value for key, value in old.items() if key != "status"}
             status = {"status": new["status"]} if "status" in new else {}

@@ -402,8 +402,8 @@ async def test_leave_removes_the_webhook_after_its_pods_terminated(home: Home) -
     home.two.home.update(NAMESPACES, "default", label)
     home.two.home.clear_log()
     leaving = asyncio.create_task(left(home))
-    deployment = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{name}"
-    await home.two.home.until(lambda: home.two.home.requests("PATCH", deployment))
+    scale = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{name}/scale"
+    await home.two.home.until(lambda: home.two.home.requests("PATCH", scale))
     assert not leaving.done()
     home.two.home.remove(PODS, f"{name}-1", WHERE)
     assert f"home:   MutatingWebhookConfiguration {name}" in await leaving
@@ -437,7 +437,7 @@ async def test_bridges_are_stopped_before_any_deletion(home: Home) -> None:
     await left(home)
     deployment = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{WANTED.name}"
     writes = [(it.method, it.path) for it in home.two.home.writes()]
-    stopped = writes.index(("PATCH", deployment))
+    stopped = writes.index(("PATCH", f"{deployment}/scale"))
     assert all(method != "DELETE" for method, _ in writes[:stopped])
     assert ("DELETE", deployment) in writes[stopped:]
 
