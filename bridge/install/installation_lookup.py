@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bridge.base.command_error import PreflightError
 from bridge.base.recommended_labels import APP, NAME_LABEL
 from bridge.clusters.connection import Notify
 from bridge.install import installation, untrusted_kubeconfig
@@ -70,8 +71,11 @@ class ExistingInstallation:
         return any(resource is MUTATING_WEBHOOKS for resource, _ in self.objects)
 
     def lines(self) -> list[str]:
-        """The objects that its removal deletes, one per line."""
+        """The objects that its removal deletes, one per line; without any, those that it stops."""
         lines = [f"home:   {it['kind']} {full_name(it)}" for _, it in self.objects]
+        if not self.objects:
+            names = map(full_name, self.deployments)
+            lines += [f"home:   Deployment {name} is scaled to 0" for name in names]
         if self.namespace:
             lines.append(f"home:   Namespace {self.namespace}, if nothing else is in it")
         return lines
@@ -129,12 +133,21 @@ async def find_installation(
 
 
 async def read_deployment(
-    home: KubeClient, namespace: str, name: str
+    home: KubeClient, node: str, namespace: str, name: str
 ) -> ExistingInstallation | None:
-    """The Deployment as an installation without objects to remove; None if it does not exist.
-    Raises KubeError."""
+    """The Deployment of the virtual node's bridges, as an installation without objects to remove;
+    None if it does not exist. Raises PreflightError if it is not of this node, and KubeError."""
     found = await home.find(DEPLOYMENTS, name, namespace=namespace)
-    return None if found is None else ExistingInstallation(name, "", [found])
+    if found is None:
+        return None
+    served = (metadata(found).get("annotations") or {}).get(installation.ANNOTATION_NODE)
+    if served != node:
+        raise PreflightError(
+            f"home: Deployment {namespace}/{name} does not run the bridges of node {node}: its "
+            f"annotation {installation.ANNOTATION_NODE} is {served or 'missing'}; nothing was "
+            "changed"
+        )
+    return ExistingInstallation(node, "", [found])
 
 
 async def read_stored_kubeconfig(

@@ -50,7 +50,12 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
     node = await _get_node(home, settings.name)
     warnings: list[str] = []
     if settings.deployment is not None:
-        installation = await installation_lookup.read_deployment(home, *settings.deployment)
+        installation = await installation_lookup.read_deployment(
+            home, settings.name, *settings.deployment
+        )
+        if installation is None:
+            place = "/".join(settings.deployment)
+            warnings.append(f"home: Deployment {place} does not exist, so no bridge is stopped")
     else:
         installation = await installation_lookup.find_installation(
             home, settings.name, node, warn=warnings.append
@@ -79,7 +84,9 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
 
 
 async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -> None:
-    """Reads again what the node's bridges write until they have stopped."""
+    """Reads again what the node's bridges write until they have stopped; also the Node, if they
+    created it only then."""
+    state.node = state.node or await _get_node(home, settings.name)
     state.pods = await list_pods(home, settings.name)
     state.certificate_requests = await _list_certificate_requests(home, settings.name)
     state.lease = await get_lease(home, settings.name) or state.lease

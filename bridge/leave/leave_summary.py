@@ -52,8 +52,8 @@ class LeaveSettings:
     remote_namespaces: tuple[str, ...] = ()
     """The remote's prepared namespaces; () for those that the Node records."""
     deployment: tuple[str, str] | None = None
-    """Namespace and name of the Deployment with the node's bridges, which another tool installed
-    and will remove; it is scaled to 0 only."""
+    """Namespace and name of the Deployment of the node's bridges that another tool installed and
+    will remove: it is scaled to 0 and stays."""
 
 
 @dataclass(slots=True)

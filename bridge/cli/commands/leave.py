@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bridge.base.join_settings import SettingsError, check_name, parse_remote_namespaces
+from bridge.base.join_settings import (
+    SettingsError,
+    check_name,
+    invalid_option,
+    parse_remote_namespaces,
+)
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
@@ -83,8 +89,9 @@ def leave(
         str | None,
         typer.Option(
             metavar="NAMESPACE/NAME",
-            help="Deployment of home with the node's bridges, to be scaled to 0 once the pods are "
-            "evicted, for an installation that another tool removes (the Helm chart).",
+            help="Deployment in the home cluster that runs the node's bridges and that another "
+            "tool (the Helm chart) removes later: scaled to 0 after the evictions of --drain. "
+            "Default: an installation of bridge install, which is removed.",
             show_default=False,
         ),
     ] = None,
@@ -111,12 +118,10 @@ def leave(
     try:
         check_name(node, "NODE")
         namespaces = parse_remote_namespaces(remote_namespaces)
+        place = None if deployment is None else _parse_deployment(deployment)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_context(kubeconfig, context)
-    place = tuple(deployment.split("/")) if deployment is not None else None
-    if place is not None and (len(place) != 2 or not all(place)):
-        raise fail(f'--deployment: "{deployment}" is not a Deployment; use NAMESPACE/NAME', code=2)
     if drain and keep_workloads:
         raise fail("--drain and --keep-workloads exclude each other", code=2)
     if not yes and not sys.stdin.isatty():
@@ -144,6 +149,14 @@ def leave(
         exit_within=STOP_SECONDS,
     ):
         raise fail("nothing was removed")
+
+
+def _parse_deployment(text: str) -> tuple[str, str]:
+    """Namespace and name. Raises SettingsError."""
+    parts = re.fullmatch(r"([a-z0-9-]+)/([a-z0-9.-]+)", text)
+    if parts is None:
+        raise invalid_option("--deployment", text, "a Deployment", "NAMESPACE/NAME")
+    return parts[1], parts[2]
 
 
 @functools.wraps(leave, assigned=("__annotations__",))

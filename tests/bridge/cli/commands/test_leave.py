@@ -140,6 +140,23 @@ def test_uninstall_is_leave(invoke: Invoke, leaving: LeaveCalls) -> None:
     assert [(it.name, it.timeout) for it in leaving.settings] == [("burst", 300.0)] * 2
 
 
+def test_deployment_becomes_a_setting(invoke: Invoke, leaving: LeaveCalls) -> None:
+    assert invoke(*NODE, "--yes", "--deployment", "bridges/cluster-bridge-burst").exit_code == 0
+    assert invoke(*NODE, "--yes").exit_code == 0
+    named, default = leaving.settings
+    assert named.deployment == ("bridges", "cluster-bridge-burst")
+    assert default.deployment is None
+
+
+@pytest.mark.parametrize("value", ["", "bridge", "/bridge", "bridges/", "a/b/c", "A/b", "a/b c"])
+def test_invalid_deployment_is_rejected(invoke: Invoke, leaving: LeaveCalls, value: str) -> None:
+    done = invoke(*NODE, "--yes", "--deployment", value)
+    assert done.exit_code == 2
+    error = f'error: --deployment: "{value}" is not a Deployment; use NAMESPACE/NAME'
+    assert done.stderr.splitlines()[0] == error
+    assert leaving.settings == []
+
+
 def test_drain_and_keep_workloads_exclude_each_other(invoke: Invoke, leaving: LeaveCalls) -> None:
     done = invoke(*NODE, "--yes", "--drain", "--keep-workloads")
     assert done.exit_code == 2
