@@ -138,7 +138,8 @@ _CHECKS = (
     Check(
         "BRG303",
         "A bridge serves the node",
-        "run the same `bridge join` again; it adopts the running pods",
+        "run the same `bridge join` again, or add the remote to the chart's list again: the bridge "
+        "adopts the running pods; `bridge leave NODE` removes the node instead",
     ),
     Check(
         "BRG304",

@@ -180,6 +180,26 @@ async def test_node_without_serving_bridge(two: Clusters) -> None:
     assert found.errors == ["BRG302", "BRG303", "BRG305", "BRG401"]
 
 
+async def test_each_node_without_a_bridge_is_reported_with_the_ways_out(two: Clusters) -> None:
+    """Such as one whose Deployment was removed; nothing of its bridge is left but the Node."""
+    dropped = node("dropped")
+    dropped["metadata"]["labels"] = {"cluster-bridge.io/remote": "another"}
+    dropped["metadata"]["annotations"] = {
+        "cluster-bridge.io/kubeconfig": "/etc/cluster-bridge/kubeconfig"
+    }
+    dropped["status"] = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+    two.home.put(dropped)
+    set_proxy_response(two)
+    async with running_join(two):
+        await two.home.until(lambda: ready(two))
+        found = await health(two)
+    served, unserved = sorted(findings_of(found, "BRG303"), key=lambda it: it.node == "dropped")
+    assert (served.node, served.severity) == (NODE, Severity.OK)
+    assert (unserved.node, unserved.severity) == ("dropped", Severity.ERROR)
+    assert "to the chart's list" in unserved.advice
+    assert "`bridge leave NODE`" in unserved.advice
+
+
 UNTRUSTED = "tls: failed to verify certificate: x509: certificate signed by unknown authority"
 
 

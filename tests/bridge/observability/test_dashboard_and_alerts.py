@@ -12,6 +12,7 @@ import promql_parser
 import pytest
 import yaml
 
+from bridge.node.node_object import bridge_version
 from tests.bridge.observability.test_metric_families import DOCUMENT
 
 ROOT = Path(__file__).parents[3]
@@ -21,6 +22,11 @@ _ROW = re.compile(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|")
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 #: Labels that Prometheus adds to each series.
 TARGET = {"job", "instance"}
+#: Series of kube-state-metrics, with those of their labels that are used.
+KUBE_STATE = {
+    "kube_node_status_condition": {"node", "condition", "status"},
+    "kube_node_info": {"node", "os_image"},
+}
 #: The label that podTargetLabels of the ServiceMonitor add to Prometheus' own series.
 UP = {"app_kubernetes_io_instance"}
 #: Variables that Grafana substitutes.
@@ -30,7 +36,7 @@ VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*", "$node":
 def served() -> dict[str, set[str]]:
     """Every documented series by its full name, and its labels. `test_metric_families` compares the
     documentation with the exposed metrics."""
-    found: dict[str, set[str]] = {name: set() for name in PROCESS} | {"up": UP}
+    found: dict[str, set[str]] = {name: set() for name in PROCESS} | {"up": UP} | KUBE_STATE
     for name, kind, labels, _ in _ROW.findall(DOCUMENT.read_text(encoding="utf-8")):
         own = set(re.findall(r"`(\w+)`", labels))
         if kind == "histogram":
@@ -122,6 +128,18 @@ def test_alert_fires_when_no_bridge_is_up() -> None:
     down = next(it for it in alerts() if it["alert"] == "BridgeDown")
     assert set(Walk(down["expr"]).series) == {"bridge_build_info", "up"}
     assert "absent(bridge_build_info)" in down["expr"]
+
+
+def test_alert_for_an_unserved_node_needs_no_metrics_of_its_bridges() -> None:
+    """Its Deployment can be gone, and its scrape target with it."""
+    unserved = next(it for it in alerts() if it["alert"] == "BridgeNobodyServesTheNode")
+    with_bridges, without = unserved["expr"].split(" or ")
+    assert Walk(with_bridges).series == ["bridge_leader"]
+    assert set(Walk(without).series) == set(KUBE_STATE)
+    (os_image,) = re.findall(r'os_image=~"(.*?)"', without)
+    node = {"status": {"nodeInfo": {"osImage": "cluster-bridge 1.2.3"}}}
+    assert bridge_version(node) == "1.2.3"
+    assert re.fullmatch(os_image, "cluster-bridge 1.2.3")
 
 
 def test_stream_alert_uses_the_limit_of_the_bridge() -> None:
