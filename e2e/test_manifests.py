@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,6 +25,7 @@ from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.versions import DEFAULT_KUBERNETES
 from sync.kube.api_resources import DEPLOYMENTS, PODS
+from translators.derived_names import DNS_LABEL_MAX
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 KUBECONFIG = """\
@@ -70,22 +72,32 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def template(
-    helm: Path, folder: Path, values: dict[str, Any], namespace: str = "seen"
+    helm: Path,
+    folder: Path,
+    values: dict[str, Any],
+    namespace: str = "seen",
+    *,
+    release: str = "release",
 ) -> subprocess.CompletedProcess[str]:
     """Runs `helm template` with the values, without a cluster."""
     file = folder / "values.json"
     file.write_text(json.dumps(values))
     # Without a cluster, Helm assumes its own Kubernetes version.
     version = ("--kube-version", DEFAULT_KUBERNETES)
-    chart = ("template", "release", MANIFESTS / "chart", "--namespace", namespace)
+    chart = ("template", release, MANIFESTS / "chart", "--namespace", namespace)
     return run(helm, *chart, "--values", file, *version)
 
 
 def of_chart(
-    helm: Path, folder: Path, values: dict[str, Any], namespace: str = "seen"
+    helm: Path,
+    folder: Path,
+    values: dict[str, Any],
+    namespace: str = "seen",
+    *,
+    release: str = "release",
 ) -> tuple[Objects, Objects]:
     """The chart's objects, and those of its hooks."""
-    done = template(helm, folder, values, namespace)
+    done = template(helm, folder, values, namespace, release=release)
     assert done.returncode == 0, done.stderr
     found = by_name(done.stdout)
     hooks = {
@@ -185,7 +197,7 @@ def test_leaving_entry_keeps_credential_and_permissions(helm: Path, tmp_path: Pa
     after, again = of_chart(helm, tmp_path, {"remotes": [{**entry, "state": "leaving"}]})
     assert hooks == again
     deployment = after["Deployment", "seen", "cluster-bridge-far"]
-    assert deployment["spec"].pop("replicas") == 0
+    assert "replicas" not in deployment["spec"], "an upgrade keeps what the Job has set"
     assert before["Deployment", "seen", "cluster-bridge-far"]["spec"].pop("replicas") == 3
     assert {key: after[key] for key in before} == before
     added = {key: after[key] for key in after.keys() - before.keys()}
@@ -193,7 +205,106 @@ def test_leaving_entry_keeps_credential_and_permissions(helm: Path, tmp_path: Pa
     pod = job["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "cluster-bridge-far"
     assert pod["containers"][0]["args"][:2] == ["leave", "far"]
+    assert "--deployment=seen/cluster-bridge-far" in pod["containers"][0]["args"]
     assert pod["volumes"] == deployment["spec"]["template"]["spec"]["volumes"]
+
+    # Another pod template is another Job: a Job is immutable. Another entry changes nothing.
+    values = {"remotes": [{**entry, "state": "leaving"}, {"name": "near", "existingSecret": "s"}]}
+    with_another, _ = of_chart(helm, tmp_path, values)
+    assert {key: with_another[key] for key in after} == after
+    changed, _ = of_chart(helm, tmp_path, {**values, "image": "another"})
+    jobs = {name for kind, _, name in after.keys() | changed.keys() if kind == "Job"}
+    assert len(jobs) == 2
+
+
+@pytest.mark.parametrize("name", ["f" * 48, f"{'f' * 28}.{'g' * 19}", f"{'f' * 27}--{'g' * 19}"])
+def test_names_of_jobs_are_label_values(helm: Path, tmp_path: Path, name: str) -> None:
+    """The Job controller labels the pods with it."""
+    entry = {"name": name, "existingSecret": "s", "state": "leaving"}
+    jobs = {
+        key
+        for objects in of_chart(helm, tmp_path, {"remotes": [entry]})
+        for kind, _, key in objects
+        if kind == "Job"
+    }
+    assert len(jobs) == 2
+    for job in jobs:
+        assert len(job) <= DNS_LABEL_MAX
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", job)
+
+
+def test_account_reads_the_secrets_of_its_own_remote_only(helm: Path, tmp_path: Path) -> None:
+    """Outside of the namespaces that are bound."""
+    entries = [
+        {"name": name, "kubeconfig": "x", "bind": ["shop"], "state": "leaving"} for name in "ab"
+    ]
+    charted, hooks = of_chart(helm, tmp_path, {"remotes": entries, "offloadWebhook": True})
+    objects = charted | hooks
+    roles = {
+        (key[0], key[2], key[1]): [rule for rule in obj["rules"] if "secrets" in rule["resources"]]
+        for key, obj in objects.items()
+        if key[0] in ("Role", "ClusterRole")
+    }
+    granted = {
+        (who["name"], namespace, secret)
+        for (kind, namespace, _), obj in objects.items()
+        if kind in ("RoleBinding", "ClusterRoleBinding")
+        for who in obj["subjects"]
+        for rule in roles[
+            obj["roleRef"]["kind"],
+            obj["roleRef"]["name"],
+            namespace if obj["roleRef"]["kind"] == "Role" else "",
+        ]
+        for secret in rule.get("resourceNames", ["any"])
+    }
+    assert granted == {
+        *((f"cluster-bridge-{name}", "seen", f"bridge-state-{name}") for name in "ab"),
+        *((f"cluster-bridge-{name}", "shop", "any") for name in "ab"),
+        ("cluster-bridge-release-offload", "seen", "cluster-bridge-release-offload"),
+    }
+    mounted = {
+        (name, source["secret"]["name"])
+        for (kind, _, name), obj in objects.items()
+        if kind == "Deployment"
+        for volume in obj["spec"]["template"]["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+    }
+    assert mounted == {
+        (f"cluster-bridge-{name}", f"{secret}-{name}")
+        for name in "ab"
+        for secret in ("cluster-bridge", "bridge-state")
+    }
+
+
+@pytest.mark.parametrize("release", ["release", "f" * 48])
+def test_webhook_of_the_chart_equals_rendered_manifests(
+    helm: Path, tmp_path: Path, release: str
+) -> None:
+    """But for the instance label: it is the release's, and not that of a remote."""
+    name = f"cluster-bridge-{release}-offload"
+    args = ("--name", release, "--namespace", "seen", "--log-format", "json", "--offload-webhook")
+    made = rendered(tmp_path, *args)
+    component = {"app.kubernetes.io/component": "offload-webhook"}.items()
+    wanted = {
+        key: obj
+        for key, obj in made.items()
+        if component <= (obj["metadata"].get("labels") or {}).items()
+    }
+    values = {"offloadWebhook": True, "defaults": {"options": {"log-format": "json"}}}
+    charted, _ = of_chart(helm, tmp_path, values, release=release)
+    found = {
+        key: obj
+        for key, obj in charted.items()
+        if component <= (obj["metadata"].get("labels") or {}).items()
+    }
+    assert found.keys() == wanted.keys()
+    assert len(found) >= 9
+    instance = '"app.kubernetes.io/instance": "{}"'.format
+    (of_release,) = {instance_of(obj) for obj in found.values()}
+    assert (of_release == name) == (len(name) <= DNS_LABEL_MAX)
+    for key, obj in wanted.items():
+        text = json.dumps(obj).replace(instance(f"cluster-bridge-{release}"), instance(of_release))
+        assert found[key] == json.loads(text), key
 
 
 @pytest.mark.parametrize("purpose", ["leave", "uninstall"])
@@ -211,11 +322,13 @@ def test_leave_has_the_permissions_of_the_command(helm: Path, tmp_path: Path, pu
             rule["apiGroups"], rule["resources"], rule.get("resourceNames", [""]), rule["verbs"]
         )
     }
-    needed = [it.for_nodes(["far"]) for it in HOME_LEAVE]
-    if purpose == "uninstall":
-        bridge = ("cluster-bridge-far",)
-        needed.append(Permission(DEPLOYMENTS, ("get", "patch"), namespace="seen", names=bridge))
-        needed.append(Permission(PODS, ("list",), namespace="seen"))
+    bridge = ("cluster-bridge-far",)
+    needed = [
+        *(it.for_nodes(["far"]) for it in HOME_LEAVE),
+        Permission(DEPLOYMENTS, ("get",), namespace="seen", names=bridge),
+        Permission(DEPLOYMENTS, ("patch",), "scale", namespace="seen", names=bridge),
+        Permission(PODS, ("list",), namespace="seen"),
+    ]
     assert found == {
         (
             it.namespace,
@@ -249,6 +362,9 @@ def test_alerts_of_the_chart_link_to_the_runbooks_of_the_user(
         {"existingSecret": "s"},
         {"name": "far"},
         {"name": "Far", "existingSecret": "s"},
+        {"name": "far_away", "existingSecret": "s"},
+        {"name": "f" * 49, "existingSecret": "s"},
+        {"name": "far", "existingSecret": "s", "resources": 1},
         {"name": "far", "existingSecret": "s", "replica": 2},
         {"name": "far", "existingSecret": "s", "kubeconfig": "x"},
         {"name": "far", "existingSecret": "s", "state": "gone"},
@@ -265,6 +381,83 @@ def test_invalid_entry_is_rejected(helm: Path, tmp_path: Path, entry: dict[str, 
     assert "values don't meet the specifications of the schema" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"remotes": [{"name": "far"}, {"name": "far"}]}, "two entries have the name far"),
+        (
+            {"remotes": [{"name": "far", "allNamespaces": True}], "defaults": {"bind": ["shop"]}},
+            "far has both allNamespaces and bind",
+        ),
+        (
+            {"remotes": [{"name": "far", "bind": ["shop", "seen"]}]},
+            "far cannot bind namespace seen, which has the credentials of all remotes",
+        ),
+        (
+            {"remotes": [{"name": "release-offload"}], "offloadWebhook": True},
+            "the name release-offload is that of the webhook",
+        ),
+    ],
+    ids=["same name", "all and some namespaces", "namespace of the release", "webhook"],
+)
+def test_entries_that_contradict_each_other_are_rejected(
+    helm: Path, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    remotes = [{**entry, "existingSecret": "s"} for entry in values["remotes"]]
+    done = template(helm, tmp_path, {**values, "remotes": remotes})
+    assert done.returncode != 0
+    assert f"remotes: {message}" in done.stderr
+
+
+def test_entry_wins_over_defaults_and_maps_are_merged(helm: Path, tmp_path: Path) -> None:
+    defaults = {
+        "replicas": 3,
+        "bind": ["shop"],
+        "relayFrom": ["shop"],
+        "resources": {"limits": {"memory": "1Gi"}},
+        "options": {"verbose": True, "metrics": "none", "labels": {"a": "1", "b": "1"}},
+    }
+    own = {
+        "replicas": 1,
+        "bind": [],
+        "allNamespaces": True,
+        "relayFrom": [],
+        "resources": {"limits": {"cpu": "2"}},
+        "options": {"verbose": False, "labels": {"b": "2"}, "share": 0.5},
+    }
+    remotes = [{"name": "a", "existingSecret": "s"}, {"name": "b", "existingSecret": "s", **own}]
+    charted, _ = of_chart(helm, tmp_path, {"remotes": remotes, "defaults": defaults})
+
+    def facts(name: str) -> tuple[Any, ...]:
+        bridge = f"cluster-bridge-{name}"
+        spec = charted["Deployment", "seen", bridge]["spec"]
+        (container,) = spec["template"]["spec"]["containers"]
+        chosen = {"--verbose", "--metrics=none", "--labels=a=1,b=1", "--labels=a=1,b=2"}
+        bindings = [
+            (kind, namespace)
+            for kind, namespace, key in charted
+            if key == f"seen:{bridge}:home-namespace" and kind.endswith("Binding")
+        ]
+        clients = charted["NetworkPolicy", "seen", bridge]["spec"]["ingress"][1]["from"]
+        limits = container["resources"]["limits"]
+        return spec["replicas"], chosen & {*container["args"]}, limits, bindings, clients
+
+    assert facts("a") == (
+        3,
+        {"--verbose", "--metrics=none", "--labels=a=1,b=1"},
+        {"memory": "1Gi"},
+        [("RoleBinding", "shop")],
+        [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}],
+    )
+    assert facts("b") == (
+        1,
+        {"--metrics=none", "--labels=a=1,b=2"},
+        {"memory": "1Gi", "cpu": "2"},
+        [("ClusterRoleBinding", "")],
+        [{"namespaceSelector": {}}],
+    )
+
+
 def test_chart_mounts_an_existing_secret(helm: Path, tmp_path: Path) -> None:
     charted, _ = of_chart(
         helm, tmp_path, {"remotes": [{"name": "far", "existingSecret": "of-vault"}]}
@@ -279,7 +472,7 @@ def test_chart_mounts_an_existing_secret(helm: Path, tmp_path: Path) -> None:
 def test_values_of_every_form_are_options(helm: Path, tmp_path: Path) -> None:
     options = {
         "relay-connections": 1_000_000,
-        "labels": {"a": "b", "c": "1"},
+        "labels": {"a": "b", "c": "1", "d": 1_000_000, "e": True},
         "verbose": True,
         "remote-namespaces": ["x", "y"],
         "anonymous-auth": False,
@@ -289,7 +482,7 @@ def test_values_of_every_form_are_options(helm: Path, tmp_path: Path) -> None:
     charted, _ = of_chart(helm, tmp_path, {"remotes": [entry]})
     pod = charted["Deployment", "seen", "cluster-bridge-far"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"][-5:] == [
-        "--labels=a=b,c=1",
+        "--labels=a=b,c=1,d=1000000,e=true",
         "--namespace-linger=5m",
         "--relay-connections=1000000",
         "--remote-namespaces=x,y",

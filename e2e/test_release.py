@@ -53,7 +53,8 @@ def test_chart_and_kustomize_base_are_packed_whole(
     """Helm and kustomize render the packages to what they render from the sources."""
     manifests = source.REPOSITORY / "manifests"
     helm = go_build.programs(go_recipes.helm(), settings_from_environment().cache, silent) / "helm"
-    values = ("--namespace", "bridges", "--set", "node=far,kubeconfig=content")
+    remote = ("--set", "remotes[0].name=far,remotes[0].kubeconfig=content")
+    values = ("--namespace", "bridges", *remote, "--set", "remotes[0].state=leaving")
     package = release / f"cluster-bridge-{VERSION}.tgz"
     run([helm, "lint", package, *values])
     rendered = [

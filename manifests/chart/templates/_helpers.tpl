@@ -2,6 +2,12 @@
 {{- define "bridge.remote" -}}
 {{- $root := index . 0 -}}
 {{- $values := mergeOverwrite (deepCopy $root.Values.defaults) (deepCopy (index . 1)) -}}
+{{- if and $values.allNamespaces $values.bind -}}
+{{- fail (printf "remotes: %s has both allNamespaces and bind, its own or from defaults: set one of them to false or []" $values.name) -}}
+{{- end -}}
+{{- if has $root.Release.Namespace $values.bind -}}
+{{- fail (printf "remotes: %s cannot bind namespace %s, which has the credentials of all remotes" $values.name $root.Release.Namespace) -}}
+{{- end -}}
 {{- $_ := set $values "node" $values.name -}}
 {{- $_ := set $values "image" $root.Values.image -}}
 {{- $options := $values.options | default dict -}}
@@ -22,7 +28,7 @@
 {{- if kindIs "map" $value }}
 {{- $pairs := list }}
 {{- range $key, $one := $value }}
-{{- $pairs = append $pairs (printf "%s=%v" $key $one) }}
+{{- $pairs = append $pairs (printf "%s=%s" $key (kindIs "string" $one | ternary $one (toJson $one))) }}
 {{- end }}
 {{- $text = join "," $pairs }}
 {{- else if kindIs "slice" $value }}

@@ -1,10 +1,10 @@
 {{- /* A Job that leaves one remote (bridge leave), and what its account may do for that in addition:
-permissions.HOME_LEAVE, which a test compares. The context is that of "bridge.remote" with `purpose`:
-"leave" for an entry with state leaving, or "uninstall" for the hook of helm uninstall, which also stops
-the bridges. */ -}}
+permissions.HOME_LEAVE and the stop of its own Deployment, which a test compares. The context is that of
+"bridge.remote" with `purpose`: "leave" for an entry with state leaving, or "uninstall" for the hook of
+helm uninstall. */ -}}
 {{- define "bridge.leave" }}
 {{- $role := printf "%s:%s" (include "bridge.role" .) .purpose }}
-{{- $meta := include "bridge.leaveMeta" . }}
+{{- $meta := include "bridge.leaveMeta" (list . "-1") }}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -53,18 +53,6 @@ rules:
     resources: [leases]
     verbs: [delete]
     resourceNames: [{{ printf "election-%s" .Values.node }}, namespaces.cluster-bridge.io]
-{{- range $namespace := list "kube-node-lease" "cluster-bridge" }}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  name: {{ $role }}
-  namespace: {{ $namespace }}
-  {{- $meta | nindent 2 }}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $role | quote }}}
-{{ include "bridge.subjects" $ }}
-{{- end }}
-{{- if eq .purpose "uninstall" }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -73,33 +61,44 @@ metadata:
   namespace: {{ .Release.Namespace }}
   {{- $meta | nindent 2 }}
 rules:
+  # Not the Deployment itself: its pods could mount the Secrets of other remotes.
+  - apiGroups: [apps]
+    resources: [deployments/scale]
+    verbs: [patch]
+    resourceNames: [{{ include "bridge.name" . }}]
   - apiGroups: [apps]
     resources: [deployments]
-    verbs: [get, patch]
+    verbs: [get]
     resourceNames: [{{ include "bridge.name" . }}]
   - {apiGroups: [""], resources: [pods], verbs: [list]}
+{{- range list (list "kube-node-lease" "") (list "cluster-bridge" "") (list .Release.Namespace ":stop") }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
-  name: {{ $role }}:stop
-  namespace: {{ .Release.Namespace }}
+  name: {{ $role }}{{ index . 1 }}
+  namespace: {{ index . 0 }}
   {{- $meta | nindent 2 }}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ printf "%s:stop" $role | quote }}}
-{{ include "bridge.subjects" . }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ printf "%s%s" $role (index . 1) | quote }}}
+{{ include "bridge.subjects" $ }}
 {{- end }}
 ---
 {{- $pod := include "bridge.leavePod" . }}
+{{- $name := regexReplaceAll "[-.]+$" (include "bridge.name" . | trunc 44) "" }}
 apiVersion: batch/v1
 kind: Job
 metadata:
-  # A Job is immutable: another pod is another Job.
-  name: {{ printf "%s-%s-%s" (include "bridge.name" .) .purpose (sha256sum $pod | trunc 8) }}
+  # A Job is immutable: another pod is another Job. Its name is also a label, so it has 63 characters at most.
+  name: {{ printf "%s-%s-%s" $name .purpose (sha256sum $pod | trunc 8) }}
   namespace: {{ .Release.Namespace }}
-  {{- $meta | replace "hook-weight: \"-1\"" "hook-weight: \"0\"" | nindent 2 }}
+  {{- include "bridge.leaveMeta" (list . "0") | nindent 2 }}
 spec:
-  # It fails until the bridges have stopped and the remote answers.
-  backoffLimit: 20
+  {{- if eq .purpose "leave" }}
+  # Until the node has left.
+  backoffLimit: 1000000
+  {{- else }}
+  backoffLimit: 2
+  {{- end }}
   template:
     {{- $pod | nindent 4 }}
 {{- end }}
@@ -110,7 +109,7 @@ metadata:
     app.kubernetes.io/name: cluster-bridge-leave
     app.kubernetes.io/instance: {{ include "bridge.name" . }}
 spec:
-  restartPolicy: Never
+  restartPolicy: {{ if eq .purpose "leave" }}OnFailure{{ else }}Never{{ end }}
   serviceAccountName: {{ include "bridge.name" . }}
   {{- include "bridge.pod" (include "bridge.labels" .) | nindent 2 }}
   containers:
@@ -121,11 +120,9 @@ spec:
         - leave
         - {{ .Values.node | quote }}
         - --kubeconfig=/etc/cluster-bridge/kubeconfig
+        - --deployment={{ .Release.Namespace }}/{{ include "bridge.name" . }}
         - --drain
         - --yes
-        {{- if eq .purpose "uninstall" }}
-        - --deployment={{ .Release.Namespace }}/{{ include "bridge.name" . }}
-        {{- end }}
       resources:
         {{- toYaml .Values.resources | nindent 8 }}
       {{- include "bridge.container" . | nindent 6 }}
@@ -133,13 +130,16 @@ spec:
   {{- include "bridge.volumes" . | nindent 2 }}
 {{- end }}
 
+{{- /* Labels and annotations: (list context weight-of-the-hook). */ -}}
 {{- define "bridge.leaveMeta" -}}
+{{- $ := index . 0 -}}
 labels:
-  {{- include "bridge.labels" . | nindent 2 }}
-{{- if eq .purpose "uninstall" }}
+  {{- include "bridge.labels" $ | nindent 2 }}
+{{- if eq $.purpose "uninstall" }}
 annotations:
   helm.sh/hook: pre-delete
-  helm.sh/hook-weight: "-1"
+  helm.sh/hook-weight: {{ index . 1 | quote }}
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+  helm.sh/hook-output-log-policy: hook-failed
 {{- end }}
 {{- end }}

@@ -76,7 +76,11 @@ metadata:
   annotations:
     cluster-bridge.io/node: {{ .Values.node | quote }}
 spec:
-  replicas: {{ if eq .Values.state "leaving" }}0{{ else }}{{ .Values.replicas }}{{ end }}
+  {{- if ne .Values.state "leaving" }}
+  replicas: {{ .Values.replicas }}
+  {{- else }}
+  # No replicas: one bridge serves until the Job scales the Deployment to 0, and upgrades keep that.
+  {{- end }}
   revisionHistoryLimit: 3
   selector:
     matchLabels:
