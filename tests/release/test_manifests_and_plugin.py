@@ -54,7 +54,7 @@ def roots(tmp_path: Path) -> Roots:
 def test_chart_has_its_schema_and_no_program() -> None:
     found = names(manifest_archives.chart(MANIFESTS, 7))
     assert {"cluster-bridge/Chart.yaml", "cluster-bridge/values.schema.json"} <= found.keys()
-    assert "cluster-bridge/templates/bridge.yaml" in found
+    assert "cluster-bridge/templates/_process.tpl" in found
     assert not [it for it in found if it.endswith(".py")]
     assert {it.mtime for it in found.values()} == {7}
 
