@@ -360,15 +360,13 @@ def test_alerts_of_the_chart_link_to_the_runbooks_of_the_user(
     "entry",
     [
         {"existingSecret": "s"},
-        {"name": "far"},
         {"name": "Far", "existingSecret": "s"},
         {"name": "far_away", "existingSecret": "s"},
         {"name": "f" * 49, "existingSecret": "s"},
         {"name": "far", "existingSecret": "s", "resources": 1},
         {"name": "far", "existingSecret": "s", "replica": 2},
-        {"name": "far", "existingSecret": "s", "kubeconfig": "x"},
+        {"name": "far", "existingSecret": ""},
         {"name": "far", "existingSecret": "s", "state": "gone"},
-        {"name": "far", "existingSecret": "s", "allNamespaces": True, "bind": ["a"]},
         {"name": "far", "existingSecret": "s", "options": {"network": "flot"}},
         {"name": "far", "existingSecret": "s", "options": {"name": "near"}},
         {"name": "far", "existingSecret": "s", "options": {"shares": 0.5}},
@@ -381,30 +379,40 @@ def test_invalid_entry_is_rejected(helm: Path, tmp_path: Path, entry: dict[str, 
     assert "values don't meet the specifications of the schema" in done.stderr
 
 
+FAR = {"name": "far", "existingSecret": "s"}
+
+
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("remotes", "values", "message"),
     [
-        ({"remotes": [{"name": "far"}, {"name": "far"}]}, "two entries have the name far"),
+        ([{"name": "far"}], {}, "far must have either kubeconfig or existingSecret"),
+        ([{**FAR, "kubeconfig": "x"}], {}, "far must have either kubeconfig or existingSecret"),
+        ([FAR, FAR], {}, "two entries have the name far"),
         (
-            {"remotes": [{"name": "far", "allNamespaces": True}], "defaults": {"bind": ["shop"]}},
+            [{**FAR, "allNamespaces": True}],
+            {"defaults": {"bind": ["shop"]}},
             "far has both allNamespaces and bind",
         ),
         (
-            {"remotes": [{"name": "far", "bind": ["shop", "seen"]}]},
+            [{**FAR, "bind": ["shop", "seen"]}],
+            {},
             "far cannot bind namespace seen, which has the credentials of all remotes",
         ),
         (
-            {"remotes": [{"name": "release-offload"}], "offloadWebhook": True},
+            [{**FAR, "name": "release-offload"}],
+            {"offloadWebhook": True},
             "the name release-offload is that of the webhook",
         ),
     ],
-    ids=["same name", "all and some namespaces", "namespace of the release", "webhook"],
+    ids=[
+        *("no kubeconfig", "two kubeconfigs", "same name", "all and some namespaces"),
+        *("namespace of the release", "webhook"),
+    ],
 )
-def test_entries_that_contradict_each_other_are_rejected(
-    helm: Path, tmp_path: Path, values: dict[str, Any], message: str
+def test_contradictory_entries_are_rejected(
+    helm: Path, tmp_path: Path, remotes: list[Any], values: dict[str, Any], message: str
 ) -> None:
-    remotes = [{**entry, "existingSecret": "s"} for entry in values["remotes"]]
-    done = template(helm, tmp_path, {**values, "remotes": remotes})
+    done = template(helm, tmp_path, {"remotes": remotes, **values})
     assert done.returncode != 0
     assert f"remotes: {message}" in done.stderr
 

@@ -2,6 +2,9 @@
 {{- define "bridge.remote" -}}
 {{- $root := index . 0 -}}
 {{- $values := mergeOverwrite (deepCopy $root.Values.defaults) (deepCopy (index . 1)) -}}
+{{- if eq (empty $values.kubeconfig) (empty $values.existingSecret) -}}
+{{- fail (printf "remotes: %s must have either kubeconfig or existingSecret" $values.name) -}}
+{{- end -}}
 {{- if and $values.allNamespaces $values.bind -}}
 {{- fail (printf "remotes: %s has both allNamespaces and bind, its own or from defaults: set one of them to false or []" $values.name) -}}
 {{- end -}}
