@@ -80,7 +80,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
-    source = find_go(cache, OLDEST, say).fetch(recipe.module, recipe.version)
+    source = find_go(cache, recipe.go, say).fetch(recipe.module, recipe.version)
     go = find_go(cache, go_needed(source.go_mod), say)
     (target / "go.mod").write_text(go_mod(recipe, source.go_mod))
     for name, content in recipe.sources:

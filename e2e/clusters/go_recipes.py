@@ -11,13 +11,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.clusters.go_toolchain import OLDEST
 from e2e.clusters.versions import (
+    ARGO_CD,
     COREDNS,
     CSI_ATTACHER,
     CSI_PROVISIONER,
     DESCHEDULER,
     ETCD,
     HELM,
+    HELM_CONTROLLER,
     KIND,
     KUBELET_PLUGINS,
     KUEUE,
@@ -75,7 +78,12 @@ KUBEADM_COREDNS_PLUGINS = (
 _PROGRAMS = Path(__file__).parent / "programs"
 HOSTPATH_PROVISIONER_SOURCES = _PROGRAMS / "hostpath_provisioner"
 CSI_DRIVER_SOURCES = _PROGRAMS / "csi_driver"
+ARGO_CD_DIFF_SOURCES = _PROGRAMS / "argo_cd_diff"
 
+ARGO_CD_MODULE = "github.com/argoproj/argo-cd/v3"
+#: The Go release without which Argo CD's modules are not even downloaded.
+ARGO_CD_GO = (1, 27)
+HELM_CONTROLLER_MODULE = "github.com/fluxcd/helm-controller"
 KUEUE_MODULE = "sigs.k8s.io/kueue"
 KUEUE_PROGRAM = "kueue"
 
@@ -90,7 +98,8 @@ class Recipe:
     `tests` are packages whose tests are compiled into a program of the given name. `documents` are
     YAML files of the module's source that the programs need at run time: they are joined into one
     file of the given name beside the programs. `sources` are names and contents of the Go files of
-    the package "." among the programs. `requirements` are further modules and their versions.
+    the package "." among the programs. `requirements` are further modules and their versions. `go`
+    is the oldest Go release that downloads the module.
     """
 
     name: str
@@ -103,6 +112,7 @@ class Recipe:
     documents: tuple[str, tuple[str, ...]] | None = None
     sources: tuple[tuple[str, str], ...] = ()
     requirements: tuple[tuple[str, str], ...] = ()
+    go: tuple[int, int] = OLDEST
 
     @property
     def folder(self) -> str:
@@ -310,6 +320,25 @@ def helm() -> Recipe:
     """The installer of charts."""
     module = "helm.sh/helm/v3"
     return Recipe("helm", module, HELM, (("helm", f"{module}/cmd/helm"),))
+
+
+def helm_controller() -> Recipe:
+    """Flux's controller of releases."""
+    programs = (("helm-controller", HELM_CONTROLLER_MODULE),)
+    return Recipe("helm-controller", HELM_CONTROLLER_MODULE, HELM_CONTROLLER, programs)
+
+
+def argo_cd_diff() -> Recipe:
+    """The tests' own program that compares objects by Argo CD's library."""
+    sources, digest = _own_sources(ARGO_CD_DIFF_SOURCES)
+    return Recipe(
+        name=f"argo-cd-diff-{digest}",
+        module="github.com/argoproj/argo-cd/gitops-engine/v3",
+        version=ARGO_CD,
+        programs=(("argo-cd-diff", "."),),
+        sources=sources,
+        go=ARGO_CD_GO,
+    )
 
 
 def kind() -> Recipe:

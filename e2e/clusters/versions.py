@@ -40,6 +40,9 @@ CSI_ATTACHER = "v4.13.0"
 KUBELET_PLUGINS = "v0.33.1"
 KUEUE = "v0.19.2"
 DESCHEDULER = "v0.36.0"
+HELM_CONTROLLER = "v1.6.2"
+SOURCE_CONTROLLER = "v1.9.0"
+ARGO_CD = "v3.6.1"
 
 # Node images are published for some patch releases only, with a release of kind. From 1.33 on
 # these belong to the release above; the older ones to earlier releases.
