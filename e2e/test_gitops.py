@@ -329,24 +329,33 @@ def test_flux_makes_corrects_and_removes_the_release(flux: Flux) -> None:
 
 def test_argo_cd_finds_nothing_to_heal(release: Release) -> None:
     home = release.home
-    text = release.rendered(b="joined")
-    desired = [document for document in yaml.safe_load_all(text) if document]
-    home.kubectl("apply", "-f", "-", input=text)
+
+    def applied(state: str) -> str:
+        text = release.rendered(b=state)
+        home.kubectl("apply", "-f", "-", input=text)
+        return text
+
+    joined = applied("joined")
     wait_for(lambda: release.is_node_ready("b"), "the node is Ready", seconds=PATIENCE)
     wait_for(lambda: release.written("b"), "the bridge and the webhook have written")
 
     cache = settings_from_environment().cache
     program = go_build.programs(go_recipes.argo_cd_diff(), cache, silent) / "argo-cd-diff"
 
-    def out_of_sync() -> list[Json]:
+    def out_of_sync(text: str) -> list[Json]:
+        desired = [document for document in yaml.safe_load_all(text) if document]
         live = json.loads(home.kubectl("get", "-o", "json", "-f", "-", input=text).stdout)["items"]
         assert len(live) == len(desired)
         output = run(program, text=json.dumps({"desired": desired, "live": live}))
         return [json.loads(line) for line in output.splitlines()]
 
-    assert out_of_sync() == []
+    assert out_of_sync(joined) == []
     deployment = ("deployment", f"cluster-bridge-{release.node('b')}", "-n", release.place)
     home.kubectl("patch", *deployment, "-p", '{"spec":{"revisionHistoryLimit":7}}')
-    (changed,) = out_of_sync()
+    (changed,) = out_of_sync(joined)
     assert changed["live"]["metadata"]["name"] == deployment[1]
     assert changed["predicted"]["spec"]["revisionHistoryLimit"] == 3
+
+    leaving = applied("leaving")
+    wait_for(lambda: release.nodes() == set(), "the node has left", seconds=PATIENCE)
+    assert out_of_sync(leaving) == []
