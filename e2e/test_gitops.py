@@ -24,12 +24,13 @@ import pytest
 import yaml
 
 from bridge.base.version import version
+from bridge.node.lease_namespace import NAMESPACE
 from e2e import background_process, bridge_process, certificate_approver
 from e2e.clusters import go_build, go_recipes
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.clusters.versions import ARGO_CD, HELM_CONTROLLER, SOURCE_CONTROLLER
+from e2e.clusters.versions import ARGO_CD, DEFAULT_KUBERNETES, HELM_CONTROLLER, SOURCE_CONTROLLER
 from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
 from e2e.release import manifest_archives
 from e2e.workload_manifests import busybox
@@ -39,6 +40,31 @@ FLUX = MANIFESTS / "gitops" / "flux.yaml"
 ARGO = MANIFESTS / "gitops" / "argocd.yaml"
 #: The Secret with the remote's kubeconfig.
 SECRET = "remote-kubeconfig"
+#: Modules with their version, the Go release that downloads them, and their definitions.
+DEFINITIONS = (
+    (
+        go_recipes.HELM_CONTROLLER_MODULE,
+        HELM_CONTROLLER,
+        OLDEST,
+        ("config/crd/bases/helm.toolkit.fluxcd.io_helmreleases.yaml",),
+    ),
+    (
+        "github.com/fluxcd/source-controller",
+        SOURCE_CONTROLLER,
+        OLDEST,
+        # helm-controller watches them all.
+        [
+            f"config/crd/bases/source.toolkit.fluxcd.io_{plural}.yaml"
+            for plural in ("gitrepositories", "helmcharts", "ocirepositories")
+        ],
+    ),
+    (
+        go_recipes.ARGO_CD_MODULE,
+        ARGO_CD,
+        go_recipes.ARGO_CD_GO,
+        [f"manifests/crds/{it}-crd.yaml" for it in ("application", "applicationset", "appproject")],
+    ),
+)
 #: Flux retries a failed release later than the other tests wait.
 PATIENCE = 120.0
 
@@ -47,20 +73,10 @@ PATIENCE = 120.0
 def defined(clusters: dict[str, Cluster]) -> Iterator[None]:
     """The home cluster has the definitions of Flux and Argo CD."""
     home, cache = clusters["home"], settings_from_environment().cache
-    modules = (
-        (go_recipes.HELM_CONTROLLER_MODULE, HELM_CONTROLLER, OLDEST, "config/crd/bases/*.yaml"),
-        (
-            "github.com/fluxcd/source-controller",
-            SOURCE_CONTROLLER,
-            OLDEST,
-            "config/crd/bases/*.yaml",
-        ),
-        (go_recipes.ARGO_CD_MODULE, ARGO_CD, go_recipes.ARGO_CD_GO, "manifests/crds/*-crd.yaml"),
-    )
     texts = [
-        file.read_text()
-        for module, of_module, go, pattern in modules
-        for file in sorted(find_go(cache, go, print).fetch(module, of_module).folder.glob(pattern))
+        (find_go(cache, go, print).fetch(module, of_module).folder / file).read_text()
+        for module, of_module, go, files in DEFINITIONS
+        for file in files
     ]
     text = "---\n".join(texts)
     home.kubectl("apply", "--server-side", "-f", "-", input=text)
@@ -68,7 +84,7 @@ def defined(clusters: dict[str, Cluster]) -> Iterator[None]:
         home.kubectl("wait", "--for=condition=Established", "-f", "-", "--timeout=60s", input=text)
         yield
     finally:
-        home.kubectl("delete", "--ignore-not-found", "-f", "-", input=text)
+        home.kubectl("delete", "--ignore-not-found", "-f", "-", input=text, timeout=120)
 
 
 @dataclass(frozen=True)
@@ -102,13 +118,18 @@ class Release:
     def node(self, name: str) -> str:
         return f"{self.prefix}-{name}"
 
-    def rendered(self, **states: str) -> str:
-        """The objects but for hooks, as Argo CD has Helm render them."""
+    def rendered(self, **states: str) -> list[Json]:
+        """The objects as Argo CD has Helm render them, but for hooks and the namespace that the
+        bridges of other tests share."""
         cache = settings_from_environment().cache
         helm = go_build.programs(go_recipes.helm(), cache, silent) / "helm"
         command = (helm, "template", "bridges", MANIFESTS / "chart", "--no-hooks")
-        options = ("--namespace", self.place, "--values", "-")
-        return run(*command, *options, text=json.dumps(self.values(**states)))
+        # Without a cluster, Helm assumes its own Kubernetes version.
+        version = ("--kube-version", DEFAULT_KUBERNETES)
+        options = ("--namespace", self.place, "--values", "-", *version)
+        text = run(*command, *options, text=json.dumps(self.values(**states)))
+        found = filter(None, yaml.safe_load_all(text))
+        return [document for document in found if document["kind"] != "Namespace"]
 
     def is_node_ready(self, name: str) -> bool:
         return is_ready(get_one(self.home, "node", self.node(name)))
@@ -133,6 +154,11 @@ class Release:
             "certificate": certificate["data"],
             "bundle": called["clientConfig"]["caBundle"],
         }
+
+
+def listed(objects: list[Json]) -> str:
+    """Input of kubectl."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def run(*command: str | Path, text: str = "") -> str:
@@ -160,9 +186,8 @@ def release(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iter
         with certificate_approver.approving(home):
             yield found
     finally:
-        objects_of_all = found.rendered(a="leaving", b="joined")
         delete = ("delete", "--ignore-not-found", "--wait=false", "-f", "-")
-        home.kubectl(*delete, input=objects_of_all)
+        home.kubectl(*delete, input=listed(found.rendered(a="leaving", b="joined")))
         for name in found.nodes():
             leave = ("leave", name, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
             bridge_process.run(*leave, home=home)
@@ -183,8 +208,7 @@ def documents(file: Path, namespace: str) -> list[Json]:
 def test_manifests_fit_the_definitions(home: Cluster, file: Path) -> None:
     def applied(objects: list[Json]) -> subprocess.CompletedProcess[str]:
         dry = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-        return home.kubectl(*dry, input=text, check=False)
+        return home.kubectl(*dry, input=listed(objects), check=False)
 
     objects = documents(file, "default")
     done = applied(objects)
@@ -192,7 +216,57 @@ def test_manifests_fit_the_definitions(home: Cluster, file: Path) -> None:
     for document in objects:
         wrong = copy.deepcopy(document)
         wrong["spec"]["unknown"] = "field"
-        assert 'unknown field "spec.unknown"' in applied([wrong]).stderr
+        assert "unknown field" in applied([wrong]).stderr
+
+
+@pytest.fixture
+def argo_cd(home: Cluster, node_name: str, defined: None, tmp_path: Path) -> Iterator[str]:
+    """The real controller of ApplicationSets, for the namespace that the block gets."""
+    cache = settings_from_environment().cache
+    program = go_build.programs(go_recipes.argo_cd(), cache, silent) / "argocd"
+    place = f"argocd-{node_name}"
+    create_namespace(home, place)
+    labels = {"app.kubernetes.io/part-of": "argocd"}
+    anything = [{"namespace": "*", "server": "*"}]
+    for kind, name, fields in (
+        ("ConfigMap", "argocd-cm", {}),
+        ("Secret", "argocd-secret", {"stringData": {"server.secretkey": "any"}}),
+        ("AppProject", "default", {"spec": {"sourceRepos": ["*"], "destinations": anything}}),
+    ):
+        api = "argoproj.io/v1alpha1" if kind == "AppProject" else "v1"
+        meta = {"name": name, "namespace": place, "labels": labels}
+        document = {"apiVersion": api, "kind": kind, "metadata": meta, **fields}
+        home.kubectl("apply", "-f", "-", input=json.dumps(document))
+    env = {
+        "ARGOCD_BINARY_NAME": "argocd-applicationset-controller",
+        "KUBECONFIG": str(home.kubeconfig),
+    }
+    addresses = ("--metrics-addr=0", "--probe-addr=127.0.0.1:0", "--webhook-addr=127.0.0.1:0")
+    log = tmp_path / "argocd.log"
+    command: list[str | Path] = [program, f"--namespace={place}", *addresses]
+    try:
+        with background_process.running(command, log, env=env):
+            yield place
+    finally:
+        print(log.read_text()[-8000:])
+        for name in uids(get(home, "applications", namespace=place)):
+            patch = ("patch", "application", name, "-n", place, "--type=merge")
+            home.kubectl(*patch, "-p", '{"metadata":{"finalizers":null}}')
+        home.kubectl("delete", "namespace", place, "--wait=false")
+
+
+def test_application_set_passes_the_list_to_one_release(home: Cluster, argo_cd: str) -> None:
+    (document,) = documents(ARGO, argo_cd)
+    (element,) = document["spec"]["generators"][0]["list"]["elements"]
+    home.kubectl("apply", "-f", "-", input=json.dumps(document))
+
+    found = wait_for(
+        lambda: get_one(home, "application", "bridges-main", namespace=argo_cd),
+        "the controller has created the Application",
+    )
+    assert json.loads(found["spec"]["source"]["helm"]["values"]) == element["values"]
+    assert found["spec"]["destination"]["server"] == element["server"]
+    assert uids(get(home, "applications", namespace=argo_cd)).keys() == {"bridges-main"}
 
 
 @contextmanager
@@ -330,10 +404,13 @@ def test_flux_makes_corrects_and_removes_the_release(flux: Flux) -> None:
 def test_argo_cd_finds_nothing_to_heal(release: Release) -> None:
     home = release.home
 
-    def applied(state: str) -> str:
-        text = release.rendered(b=state)
-        home.kubectl("apply", "-f", "-", input=text)
-        return text
+    def applied(state: str) -> list[Json]:
+        objects = release.rendered(b=state)
+        home.kubectl("apply", "-f", "-", input=listed(objects))
+        return objects
+
+    shared = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    home.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(shared))
 
     joined = applied("joined")
     wait_for(lambda: release.is_node_ready("b"), "the node is Ready", seconds=PATIENCE)
@@ -342,9 +419,9 @@ def test_argo_cd_finds_nothing_to_heal(release: Release) -> None:
     cache = settings_from_environment().cache
     program = go_build.programs(go_recipes.argo_cd_diff(), cache, silent) / "argo-cd-diff"
 
-    def out_of_sync(text: str) -> list[Json]:
-        desired = [document for document in yaml.safe_load_all(text) if document]
-        live = json.loads(home.kubectl("get", "-o", "json", "-f", "-", input=text).stdout)["items"]
+    def out_of_sync(desired: list[Json]) -> list[Json]:
+        found = home.kubectl("get", "-o", "json", "-f", "-", input=listed(desired)).stdout
+        live = json.loads(found)["items"]
         assert len(live) == len(desired)
         output = run(program, text=json.dumps({"desired": desired, "live": live}))
         return [json.loads(line) for line in output.splitlines()]

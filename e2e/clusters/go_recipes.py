@@ -328,6 +328,12 @@ def helm_controller() -> Recipe:
     return Recipe("helm-controller", HELM_CONTROLLER_MODULE, HELM_CONTROLLER, programs)
 
 
+def argo_cd() -> Recipe:
+    """All of Argo CD in one program; its name selects the part (``ARGOCD_BINARY_NAME``)."""
+    programs = (("argocd", f"{ARGO_CD_MODULE}/cmd"),)
+    return Recipe("argocd", ARGO_CD_MODULE, ARGO_CD, programs, go=ARGO_CD_GO)
+
+
 def argo_cd_diff() -> Recipe:
     """The tests' own program that compares objects by Argo CD's library."""
     sources, digest = _own_sources(ARGO_CD_DIFF_SOURCES)
