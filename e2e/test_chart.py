@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from e2e import bridge_process, certificate_approver
-from e2e.clusters import go_build, go_recipes
-from e2e.clusters.cluster import Cluster, silent
-from e2e.clusters.pytest_fixture import settings_from_environment
+from e2e import bridge_process, certificate_approver, helm_chart
+from e2e.clusters.cluster import Cluster
 from e2e.installed_bridge import KINDS
-from e2e.kubectl import create_namespace, get, get_one, is_ready, uids, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import busybox
 
-CHART = Path(__file__).parent.parent / "manifests" / "chart"
 #: Seconds for Helm to wait: a bridge starts, or leaves, within less.
 HELM_TIMEOUT = "4m"
 #: The finding of `bridge check` for a node that no bridge serves.
@@ -32,7 +25,6 @@ UNSERVED = ("BRG303", "error")
 class Release:
     """A release of the chart, whose nodes have the remote cluster behind them."""
 
-    helm: Path
     home: Cluster
     remote: Cluster
     prefix: str
@@ -59,31 +51,22 @@ class Release:
         options = {"home-name": "e2e", "home-identity": self.identity}
         defaults = {"replicas": 1, "bind": [self.namespace], "options": options}
         values = {"image": self.image, "remotes": remotes, "defaults": defaults}
-        command = ("upgrade", "--install", "release", str(CHART), "--wait")
-        done = self._run(*command, "--timeout", HELM_TIMEOUT, values=values)
+        command = ("upgrade", "--install", "release", str(helm_chart.CHART), "--wait")
+        done = self._helm(*command, "--timeout", HELM_TIMEOUT, values=values)
         assert done.returncode == 0, done.stderr
 
     def uninstall(self, *, within: str = HELM_TIMEOUT) -> subprocess.CompletedProcess[str]:
         """Uninstalls the release."""
-        return self._run("uninstall", "release", "--timeout", within)
+        return self._helm("uninstall", "release", "--timeout", within)
 
     def restore(self) -> None:
         """Keeps the release after an uninstallation that failed."""
-        listed = json.loads(self._run("history", "release", "-o", "json").stdout)
-        done = self._run("rollback", "release", str(listed[-1]["revision"]))
+        listed = json.loads(self._helm("history", "release", "-o", "json").stdout)
+        done = self._helm("rollback", "release", str(listed[-1]["revision"]))
         assert done.returncode == 0, done.stderr
 
-    def _run(
-        self, *args: str, values: dict[str, Any] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        cluster = ("--kubeconfig", self.home.kubeconfig, "--namespace", self.place)
-        command: list[str | Path] = [self.helm, *args, *cluster]
-        if values is not None:
-            command += ["--values", "-"]
-        text = json.dumps(values) if values is not None else None
-        return subprocess.run(
-            command, input=text, capture_output=True, text=True, check=False, timeout=280
-        )
+    def _helm(self, *args: str, values: Json | None = None) -> subprocess.CompletedProcess[str]:
+        return helm_chart.run(self.home, self.place, *args, values=values)
 
     def selector(self, app: str, name: str) -> str:
         """Selects the entry's pods of this application."""
@@ -160,20 +143,14 @@ class Release:
 
 
 @pytest.fixture
-def release(
-    loaded: str, home: Cluster, remote: Cluster, node_name: str, tmp_path: Path
-) -> Iterator[Release]:
+def release(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iterator[Release]:
     """A release that is not installed yet; uninstalled afterwards."""
-    helm = go_build.programs(go_recipes.helm(), settings_from_environment().cache, silent) / "helm"
-    render = ("render", "--kubeconfig", remote.kubeconfig, "--name", "any")
-    objects = yaml.safe_load_all(bridge_process.run(*render).stdout)
-    secret = next(it for it in objects if it["kind"] == "Secret" and "data" in it)
-    kubeconfig = base64.b64decode(secret["data"]["kubeconfig"]).decode()
+    kubeconfig = helm_chart.portable_kubeconfig(remote)
     digits = node_name.rpartition("-")[2]
     place, namespace = f"bridges-{digits}", f"test-{digits}"
     for name in (place, namespace):
         create_namespace(home, name)
-    found = Release(helm, home, remote, node_name, place, namespace, loaded, kubeconfig)
+    found = Release(home, remote, node_name, place, namespace, loaded, kubeconfig)
     try:
         yield found
     finally:

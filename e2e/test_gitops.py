@@ -25,7 +25,7 @@ import yaml
 
 from bridge.base.version import version
 from bridge.node.lease_namespace import NAMESPACE
-from e2e import background_process, bridge_process, certificate_approver
+from e2e import background_process, bridge_process, certificate_approver, helm_chart
 from e2e.clusters import go_build, go_recipes
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.go_toolchain import OLDEST, find_go
@@ -121,9 +121,7 @@ class Release:
     def rendered(self, **states: str) -> list[Json]:
         """The objects as Argo CD has Helm render them, but for hooks and the namespace that the
         bridges of other tests share."""
-        cache = settings_from_environment().cache
-        helm = go_build.programs(go_recipes.helm(), cache, silent) / "helm"
-        command = (helm, "template", "bridges", MANIFESTS / "chart", "--no-hooks")
+        command = (helm_chart.program(), "template", "bridges", MANIFESTS / "chart", "--no-hooks")
         # Without a cluster, Helm assumes its own Kubernetes version.
         version = ("--kube-version", DEFAULT_KUBERNETES)
         options = ("--namespace", self.place, "--values", "-", *version)

@@ -19,10 +19,8 @@ import pytest
 import yaml
 
 from bridge.rbac.permissions import HOME_LEAVE, Permission
-from e2e import bridge_process
-from e2e.clusters import go_build, go_recipes
-from e2e.clusters.cluster import Cluster, silent
-from e2e.clusters.pytest_fixture import settings_from_environment
+from e2e import bridge_process, helm_chart
+from e2e.clusters.cluster import Cluster
 from e2e.clusters.versions import DEFAULT_KUBERNETES
 from sync.kube.api_resources import DEPLOYMENTS, PODS
 from translators.derived_names import DNS_LABEL_MAX
@@ -43,7 +41,7 @@ Objects = dict[tuple[str, str, str], dict[str, Any]]
 @pytest.fixture(scope="module")
 def helm() -> Path:
     """The program."""
-    return go_build.programs(go_recipes.helm(), settings_from_environment().cache, silent) / "helm"
+    return helm_chart.program()
 
 
 def by_name(text: str) -> Objects:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bridge.base.version import VERSION
-from e2e.clusters import go_build, go_recipes
+from e2e import helm_chart
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.run_command import run
@@ -52,7 +52,7 @@ def test_chart_and_kustomize_base_are_packed_whole(
 ) -> None:
     """Helm and kustomize render the packages to what they render from the sources."""
     manifests = source.REPOSITORY / "manifests"
-    helm = go_build.programs(go_recipes.helm(), settings_from_environment().cache, silent) / "helm"
+    helm = helm_chart.program()
     remote = ("--set", "remotes[0].name=far,remotes[0].kubeconfig=content")
     values = ("--namespace", "bridges", *remote, "--set", "remotes[0].state=leaving")
     package = release / f"cluster-bridge-{VERSION}.tgz"

@@ -8,7 +8,7 @@ a run lost or left a pod, the exit status is 1, and the report has the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,7 @@ from e2e.bench import (
     relay_reverse,
     report_tables,
 )
+from e2e.bench import remotes as remotes_bench
 from e2e.bench import streams as stream_bench
 from e2e.bench import (
     volume as volume_bench,
@@ -34,7 +35,7 @@ from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
 from e2e.bench.report_output import Measure, Plot, measured, print_reports, say, with_targets
 from e2e.bench.suites import SUITES, Streams
-from e2e.clusters import Settings, down, find, specs, up
+from e2e.clusters import ClusterSpec, Nodes, Settings, down, find, specs, up
 from e2e.clusters.cluster import Cluster
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
@@ -106,6 +107,30 @@ def volume(
     with print_reports("volume", plot) as add, _pair(prefix) as (home, remote, log):
         image = debian_image.load((home, remote), Settings(prefix=prefix).cache, say)
         report = volume_bench.run(home, remote, wanted, say, log, image=image)
+        add(with_targets(report.as_json()))
+
+
+@app.command()
+def remotes(
+    *,
+    prefix: StreamsPrefix = "cbremotes",
+    remotes: Annotated[int, typer.Option("--remotes", "-n", help="Number of remotes.", min=1)] = 20,
+    nodes: Annotated[int, typer.Option(help="Nodes of each remote.", min=1)] = 20,
+    idle_seconds: Annotated[float, typer.Option(help="Time of the measurement.", min=30)] = 120.0,
+    plot: Plot = None,
+) -> None:
+    """Measure the bridges of many idle remotes that one release of the Helm chart runs."""
+    with (
+        print_reports("remotes", plot) as add,
+        _pair(
+            prefix,
+            [*specs(["home"]), *specs(["remote"], nodes=Nodes.SIMULATED, node_count=nodes)],
+        ) as (home, remote, _),
+    ):
+        image = bridge_image.load(home, Settings(prefix=prefix).cache, say)
+        report = remotes_bench.run(
+            home, remote, say, image=image, remotes=remotes, idle_seconds=idle_seconds
+        )
         add(with_targets(report.as_json()))
 
 
@@ -218,13 +243,15 @@ def _streams(size: Streams, prefix: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _pair(prefix: str) -> Iterator[tuple[Cluster, Cluster, Path]]:
+def _pair(
+    prefix: str, wanted: Sequence[ClusterSpec] = specs(["home", "remote"])
+) -> Iterator[tuple[Cluster, Cluster, Path]]:
     """Two clusters, and the path of a bridge's log; clusters that are not up are started, and
     removed afterwards."""
     settings = Settings(prefix=prefix)
     before = set(find(settings))
     try:
-        found = up(specs(["home", "remote"]), settings, say)
+        found = up(wanted, settings, say)
         with TemporaryDirectory() as folder:
             yield found["home"], found["remote"], Path(folder, "bridge.log")
     finally:

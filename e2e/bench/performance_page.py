@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.bench.report_tables import cell_of, grid, title
-from e2e.bench.targets import RELAY, TARGETS, VOLUME, Target, Verdict, verdict
+from e2e.bench.targets import RELAY, REMOTES, TARGETS, VOLUME, Target, Verdict, verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "development" / "performance.md"
 
@@ -23,7 +23,7 @@ FIGURES_BEGIN = f"<!-- figures, {_MADE} -->"
 END = "<!-- end -->"
 
 #: The targets of the first table.
-FIRST = (*TARGETS, *VOLUME)
+FIRST = (*TARGETS, *VOLUME, *REMOTES)
 
 Json = Mapping[str, Any]
 

@@ -196,6 +196,19 @@ VOLUME: tuple[Target, ...] = tuple(
     for figure, what in (("command", "whose volume exists"), ("new_volume", "with provisioning"))
 )
 
+#: Targets of a release of the chart with many remotes: idle bridges.
+REMOTES: tuple[Target, ...] = (
+    Target(
+        "remotes",
+        "bridge.memory",
+        "each of 20 idle bridges of one release: memory",
+        100.0,
+        "MB",
+        shape={"remotes": 20},
+        worst=True,
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -233,7 +246,8 @@ class Verdict:
 
 
 def judge(
-    report: Mapping[str, Any], targets: Sequence[Target] = (*TARGETS, *STREAMS, *RELAY, *VOLUME)
+    report: Mapping[str, Any],
+    targets: Sequence[Target] = (*TARGETS, *STREAMS, *RELAY, *VOLUME, *REMOTES),
 ) -> list[Verdict]:
     """The verdicts on a report in JSON, for the targets whose figures it has."""
     return [

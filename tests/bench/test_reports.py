@@ -16,7 +16,7 @@ from e2e.bench import relay_forward as carried
 from e2e.bench import report as figures
 from e2e.bench.pods.pod_load import PodsLost
 from e2e.bench.report import Figure, Report
-from e2e.bench.targets import RELAY, STREAMS, TARGETS, VOLUME, Target, judge, verdict
+from e2e.bench.targets import RELAY, REMOTES, STREAMS, TARGETS, VOLUME, Target, judge, verdict
 
 
 def report(value: float, *, pods: int = 1000, spread: float = 0.0) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_at_least() -> None:
 
 
 def test_no_two_targets_are_about_the_same_figure() -> None:
-    every = [(one.benchmark, one.figure) for one in (*TARGETS, *STREAMS, *RELAY, *VOLUME)]
+    every = [(one.benchmark, one.figure) for one in (*TARGETS, *STREAMS, *RELAY, *VOLUME, *REMOTES)]
     assert len(set(every)) == len(every)
     assert len({one.what for one in TARGETS}) == len(TARGETS)
 
