@@ -26,7 +26,7 @@ _SETTLE, _HELM, _READY = 120.0, 900.0, 300.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a bridge's container used until a time."""
+    """The memory and processor time of a bridge's container at one time."""
 
     memory: int
     """Bytes of the working set."""
@@ -92,7 +92,7 @@ def _ready(home: Cluster) -> set[str]:
 
 
 def _usages(home: Cluster) -> dict[str, Usage]:
-    """What the bridges used, by the pod's name."""
+    """The usage of all bridges, by the names of their pods."""
     found = {}
     for node in home.node_names:
         path = f"/api/v1/nodes/{node}/proxy/stats/summary"
