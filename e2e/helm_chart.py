@@ -40,5 +40,5 @@ def portable_kubeconfig(remote: Cluster) -> str:
     """A kubeconfig of the remote that refers to no files, for the chart's values."""
     render = ("render", "--kubeconfig", remote.kubeconfig, "--name", "any")
     objects = yaml.safe_load_all(bridge_process.run(*render).stdout)
-    secret = next(it for it in objects if it["kind"] == "Secret" and "data" in it)
+    secret = next(obj for obj in objects if obj["kind"] == "Secret" and "data" in obj)
     return base64.b64decode(secret["data"]["kubeconfig"]).decode()

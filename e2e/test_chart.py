@@ -14,6 +14,7 @@ from e2e.clusters.cluster import Cluster
 from e2e.installed_bridge import KINDS
 from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import busybox
+from translators.object_accessors import condition_of
 
 #: Seconds for Helm to wait: a bridge starts, or leaves, within less.
 HELM_TIMEOUT = "4m"
@@ -197,11 +198,15 @@ def test_remotes_come_and_go_without_an_effect_on_others(release: Release) -> No
     wait_for(lambda: not release.is_node_ready("b"), "no bridge serves the node", seconds=120)
     assert release.nodes() == {"b", "c"}
     node = get_one(release.home, "node", release.node("b"))
-    (ready,) = (it["status"] for it in node["status"]["conditions"] if it["type"] == "Ready")
+    ready = condition_of(node, "Ready")["status"]
     seen = (ready, node["status"]["nodeInfo"]["osImage"].split()[0])
     assert seen == ("Unknown", "cluster-bridge"), "the alert reads both from kube-state-metrics"
     found = json.loads(bridge_process.run("check", "-o", "json", home=release.home).stdout)
-    unserved = {it["node"] for it in found["findings"] if (it["id"], it["severity"]) == UNSERVED}
+    unserved = {
+        finding["node"]
+        for finding in found["findings"]
+        if (finding["id"], finding["severity"]) == UNSERVED
+    }
     assert release.node("b") in unserved
     assert release.node("c") not in unserved
     release.upgrade(b="joined", c="joined")

@@ -62,7 +62,10 @@ DEFINITIONS = (
         go_recipes.ARGO_CD_MODULE,
         ARGO_CD,
         go_recipes.ARGO_CD_GO,
-        [f"manifests/crds/{it}-crd.yaml" for it in ("application", "applicationset", "appproject")],
+        [
+            f"manifests/crds/{kind}-crd.yaml"
+            for kind in ("application", "applicationset", "appproject")
+        ],
     ),
 )
 #: Flux retries a failed release later than the other tests wait.
@@ -175,10 +178,9 @@ def release(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iter
     found = Release(home, node_name, f"bridges-{digits}", f"test-{digits}", loaded)
     for name in (found.place, found.namespace):
         create_namespace(home, name)
-    render = ("render", "--kubeconfig", remote.kubeconfig, "--name", "any")
-    objects = yaml.safe_load_all(bridge_process.run(*render).stdout)
-    secret = next(it for it in objects if it["kind"] == "Secret" and "data" in it)
-    secret["metadata"] = {"name": SECRET, "namespace": found.place}
+    meta = {"name": SECRET, "namespace": found.place}
+    content = {"kubeconfig": helm_chart.portable_kubeconfig(remote)}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": content}
     home.kubectl("apply", "-f", "-", input=json.dumps(secret))
     try:
         with certificate_approver.approving(home):
@@ -338,7 +340,7 @@ class Flux:
 
 @pytest.fixture
 def flux(release: Release, defined: None, tmp_path: Path) -> Iterator[Flux]:
-    """The real helm-controller, for this namespace alone."""
+    """The real helm-controller, for this namespace only."""
     cache, home = settings_from_environment().cache, release.home
     program = go_build.programs(go_recipes.helm_controller(), cache, silent) / "helm-controller"
     options = ("--watch-all-namespaces=false", "--metrics-addr=0", "--health-addr=127.0.0.1:0")

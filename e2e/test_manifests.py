@@ -322,21 +322,21 @@ def test_leave_has_the_permissions_of_the_command(helm: Path, tmp_path: Path, pu
     }
     bridge = ("cluster-bridge-far",)
     needed = [
-        *(it.for_nodes(["far"]) for it in HOME_LEAVE),
+        *(permission.for_nodes(["far"]) for permission in HOME_LEAVE),
         Permission(DEPLOYMENTS, ("get",), namespace="seen", names=bridge),
         Permission(DEPLOYMENTS, ("patch",), "scale", namespace="seen", names=bridge),
         Permission(PODS, ("list",), namespace="seen"),
     ]
     assert found == {
         (
-            it.namespace,
-            it.resource.group,
-            "/".join(filter(None, (it.resource.plural, it.subresource))),
+            permission.namespace,
+            permission.resource.group,
+            "/".join(filter(None, (permission.resource.plural, permission.subresource))),
             name,
             verb,
         )
-        for it in needed
-        for name, verb in itertools.product(it.names or ("",), it.verbs)
+        for permission in needed
+        for name, verb in itertools.product(permission.names or ("",), permission.verbs)
     }
 
 

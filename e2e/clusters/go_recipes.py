@@ -249,15 +249,20 @@ def local_path_provisioner() -> Recipe:
 
 
 def hostpath_provisioner() -> Recipe:
-    """The tests' own provisioner of directories of a node; the name contains its sources' hash."""
-    sources, digest = _own_sources(HOSTPATH_PROVISIONER_SOURCES)
-    return Recipe(
-        name=f"hostpath-provisioner-{digest}",
-        module="sigs.k8s.io/sig-storage-lib-external-provisioner/v11",
-        version=PROVISIONER_LIBRARY,
-        programs=(("hostpath-provisioner", "."),),
-        sources=sources,
+    """The tests' own provisioner of directories of a node."""
+    module = "sigs.k8s.io/sig-storage-lib-external-provisioner/v11"
+    return _own_program(
+        "hostpath-provisioner", HOSTPATH_PROVISIONER_SOURCES, module, PROVISIONER_LIBRARY
     )
+
+
+def _own_program(
+    name: str, folder: Path, module: str, version: str, *, go: tuple[int, int] = OLDEST
+) -> Recipe:
+    """One program with its sources in the folder; the recipe's name contains their digest."""
+    sources, digest = _own_sources(folder)
+    programs = ((name, "."),)
+    return Recipe(f"{name}-{digest}", module, version, programs, sources=sources, go=go)
 
 
 def _own_sources(folder: Path) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -336,15 +341,8 @@ def argo_cd() -> Recipe:
 
 def argo_cd_diff() -> Recipe:
     """The tests' own program that compares objects by Argo CD's library."""
-    sources, digest = _own_sources(ARGO_CD_DIFF_SOURCES)
-    return Recipe(
-        name=f"argo-cd-diff-{digest}",
-        module="github.com/argoproj/argo-cd/gitops-engine/v3",
-        version=ARGO_CD,
-        programs=(("argo-cd-diff", "."),),
-        sources=sources,
-        go=ARGO_CD_GO,
-    )
+    module = "github.com/argoproj/argo-cd/gitops-engine/v3"
+    return _own_program("argo-cd-diff", ARGO_CD_DIFF_SOURCES, module, ARGO_CD, go=ARGO_CD_GO)
 
 
 def kind() -> Recipe:

@@ -193,7 +193,9 @@ async def test_each_node_without_a_bridge_is_reported_with_the_ways_out(two: Clu
     async with running_join(two):
         await two.home.until(lambda: ready(two))
         found = await health(two)
-    served, unserved = sorted(findings_of(found, "BRG303"), key=lambda it: it.node == "dropped")
+    served, unserved = sorted(
+        findings_of(found, "BRG303"), key=lambda finding: finding.node == "dropped"
+    )
     assert (served.node, served.severity) == (NODE, Severity.OK)
     assert (unserved.node, unserved.severity) == ("dropped", Severity.ERROR)
     assert "to the chart's list" in unserved.advice

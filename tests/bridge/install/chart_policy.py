@@ -30,7 +30,7 @@ def template() -> str:
     wanted = Installation(_NODE, "any", HomePermissions([_NODE]), namespace=_NAMESPACE)
     kinds = (VALIDATING_POLICIES.kind, VALIDATING_POLICY_BINDINGS.kind)
     policy, binding = (
-        it for it in installation_manifests.render(wanted, "") if it["kind"] in kinds
+        obj for obj in installation_manifests.render(wanted, "") if obj["kind"] in kinds
     )
     spec = policy["spec"]
     (of_account,) = spec["matchConditions"]
@@ -40,7 +40,10 @@ def template() -> str:
     node = f"request.userInfo.username.substring({length})"
     spec["variables"] = [
         {"name": "node", "expression": node},
-        *({**it, "expression": _of_any_node(it["expression"])} for it in spec["variables"]),
+        *(
+            {**variable, "expression": _of_any_node(variable["expression"])}
+            for variable in spec["variables"]
+        ),
     ]
     for rule in spec["validations"]:
         rule["message"] = (

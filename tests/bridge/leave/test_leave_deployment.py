@@ -58,11 +58,11 @@ async def end_bridge(world: World) -> list[str]:
     the node then."""
     home = world.two.home
     await home.until(lambda: home.writes(SCALE))
-    on_node = [it for it in home.objects(PODS) if it["spec"].get("nodeName") == NODE]
+    on_node = [found for found in home.objects(PODS) if found["spec"].get("nodeName") == NODE]
     assert home.find(NODES, NODE), "the removal has not begun"
     home.put(lease())
     home.remove(PODS, "bridge-1", PLACE)
-    return [it["metadata"]["name"] for it in on_node]
+    return [found["metadata"]["name"] for found in on_node]
 
 
 @pytest.mark.parametrize("drained", [True, False])
@@ -115,7 +115,7 @@ async def test_deployment_of_another_node_is_rejected_before_any_change(world: W
 
 
 async def test_deployment_that_does_not_exist_is_reported(world: World) -> None:
-    """A bridge that serves the node nevertheless is an error, as without the option."""
+    """A bridge that still serves the node is an error, as without the option."""
     home = world.two.home
     home.remove(DEPLOYMENTS, NAME, PLACE)
     home.clear_log()

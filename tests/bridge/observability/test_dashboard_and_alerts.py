@@ -132,7 +132,7 @@ def test_alert_fires_when_no_bridge_is_up() -> None:
 
 def test_alert_for_an_unserved_node_needs_no_metrics_of_its_bridges() -> None:
     """Its Deployment can be gone, and its scrape target with it."""
-    unserved = next(it for it in alerts() if it["alert"] == "BridgeNobodyServesTheNode")
+    unserved = next(rule for rule in alerts() if rule["alert"] == "BridgeNobodyServesTheNode")
     with_bridges, without = unserved["expr"].split(" or ")
     assert Walk(with_bridges).series == ["bridge_leader"]
     assert set(Walk(without).series) == set(KUBE_STATE)
