@@ -5,8 +5,10 @@ of a Service while its namespace has pods on the node, of an EndpointSlice (wher
 routed) while its Service has a copy and the slice has endpoints that the remote does not discover
 itself.
 
-- A copy follows its original. Where the API forbids the change (an immutable object, a Secret's
-  type), the copy is deleted and re-created.
+- A copy follows its original. Only where the API permits no such change (an immutable object, a
+  Secret's type, a headless Service) the copy is deleted and re-created, after a dry run. An update
+  that the remote rejects for any other reason leaves the copy as it was, with one Event on the home
+  object.
 - A copy is deleted after its original, or ``linger`` seconds after it was last needed, so that Jobs
   and rollouts do not re-create it each time. A copy that a remote pod of this home still uses stays
   until that pod is deleted.
@@ -29,9 +31,9 @@ from sync.base import exception_summary
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.api_errors import AlreadyExists, Forbidden, Invalid
+from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid
 from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
-from sync.mirror.copy_rules import COPIED_RESOURCES, COPY_RULES, copy_patch
+from sync.mirror.copy_rules import COPIED_RESOURCES, COPY_RULES, copy_patch, must_be_replaced
 from sync.mirror.missing_references import MissingReferences
 from sync.references.reference_keys import REFERENCED_RESOURCES, CopyKey, reference_keys
 from sync.runtime.controller import Controller, ReconcileBlocked
@@ -83,6 +85,8 @@ class CopyController:
         # Copies that are not needed, and since when (the loop's time).
         self._unneeded_since: dict[CopyKey, float] = {}
         self._conflicts: set[CopyKey] = set()
+        # The message of the last rejected update of a copy.
+        self._rejections: dict[CopyKey, str] = {}
         self._populated: set[HomeNamespace] = set()
         self.controller: Controller[CopyKey] = Controller(
             "mirror", self._reconcile, workers=WORKERS
@@ -228,6 +232,7 @@ class CopyController:
         elif copy is None or is_deleting(copy):
             self._unneeded_since.pop(key, None)
             self._conflicts.discard(key)  # The copy is not needed, or has no original.
+            self._rejections.pop(key, None)
         elif is_owned_by_node(copy, self._identity) and self._namespaces.has_usable(key.namespace):
             # Without a watch the original is unknown, but no pod of the node needs the copy.
             # An unmanaged object could take the copy's name and be read by pods.
@@ -254,19 +259,45 @@ class CopyController:
         patch = copy_patch(key.resource, home, copy, self._identity)
         if not patch or is_deleting(copy):
             return  # The end of the deletion queues the key again.
-        name = name_of(copy)
-        if key.resource is SERVICES and service.is_headless(home) != service.is_headless(copy):
-            await self._delete(key, copy)
-            return
-        patch.setdefault("metadata", {})["uid"] = uid_of(copy)
         try:
-            changed = await self._client.patch(key.resource, name, patch, namespace=namespace)
-        except Invalid:
-            # The object is immutable, or its type differs: the copy has to be re-created.
-            await self._delete(key, copy)
-            return
+            if must_be_replaced(key.resource, home, copy, patch):
+                await self._replace(key, home, copy)
+                return
+            patch.setdefault("metadata", {})["uid"] = uid_of(copy)
+            changed = await self._client.patch(
+                key.resource, name_of(copy), patch, namespace=namespace
+            )
+        except (BadRequest, Forbidden, Invalid) as error:
+            self._report_rejection(key, home, error)
+            raise
+        self._rejections.pop(key, None)
         self._copies[key.resource].observe_write(changed)
         changes.info("%s: updated in the remote", key, extra=_log_fields(key))
+
+    async def _replace(self, key: CopyKey, home: Object, copy: Object) -> None:
+        """Deletes the copy, so that it is created again, if the remote accepts the new one: a dry
+        run creates it under another name."""
+        desired = COPY_RULES[key.resource].to_remote(home, self._identity)
+        prefix = name_of(copy)[:40].rstrip("-.")
+        meta = {**desired["metadata"], "generateName": f"{prefix}-"}
+        del meta["name"]
+        try:
+            await self._client.create(
+                key.resource,
+                {**desired, "metadata": meta},
+                namespace=namespace_of(copy),
+                dry_run=True,
+            )
+        except BadRequest as error:
+            if "does not support dry run" not in error.message:
+                raise
+        await self._delete(key, copy)
+
+    def _report_rejection(self, key: CopyKey, home: Object, error: ApiError) -> None:
+        message = f"remote: the API server rejects the update of the copy: {error.message}"
+        if self._rejections.get(key) != message:
+            self._rejections[key] = message
+            self._events.warn(home, "UpdateRefused", message)
 
     async def _create(self, key: CopyKey, home: Object, namespace: RemoteNamespace) -> None:
         desired = COPY_RULES[key.resource].to_remote(home, self._identity)

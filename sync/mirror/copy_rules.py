@@ -56,6 +56,17 @@ def copies_selector(resource: Resource, labels: str) -> str:
     return ",".join(part for part in (labels, COPY_RULES[resource].selector) if part)
 
 
+def must_be_replaced(resource: Resource, home: Object, copy: Object, patch: Object) -> bool:
+    """Whether the API permits ``patch``, which makes the copy match home's object, only as another
+    object: the fields are immutable."""
+    if resource is SERVICES:
+        return service.is_headless(home) != service.is_headless(copy)
+    if resource is ENDPOINT_SLICES:
+        return "addressType" in patch
+    is_frozen = copy.get("immutable") and patch.keys() & {"data", "binaryData", "immutable"}
+    return bool(is_frozen) or "type" in patch
+
+
 def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:
     """The merge patch that makes the copy match home's object.
 
