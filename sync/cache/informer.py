@@ -16,7 +16,8 @@ Guarantees, after client-go's reflector:
 - An object for which a handler, an indexer or ``slim`` raises is logged by name and counted, and
   does not affect other objects.
 - An object of the remote that has the wrong shape, or exceeds the memory for all objects of the
-  remote, is skipped and counted; the store keeps the previous state.
+  remote, is skipped and counted; the store keeps the previous state. `is_complete` is false then:
+  an object that the store lacks may exist.
 - Failures of any kind are retried with backoff (`sync.cache.informer_health`); the store stays as
   it is. `retry_now` and a renewed credential end the wait.
 """
@@ -58,10 +59,11 @@ class Informer:
     handlers get no more. It may change the object in place. ``indexed`` names the parts that
     ``indexers`` read (`Store`). ``pool`` interns parts of objects that resemble each other
     (`sync.cache.interning`). ``shape`` names the shape of a remote's objects, if it is not that of
-    their kind (`translators.remote_shapes`). ``watch_path`` is the path of the watch, if it is not
-    that of the list. With ``fast_keepalive`` a dead server is detected in
-    `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For
-    ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are logged at
+    their kind (`translators.remote_shapes`). With ``keeps_stubs`` the store has a
+    `sync.cache.stub.Stub` of an object that exceeds the memory. ``watch_path`` is the path of the
+    watch, if it is not that of the list. With ``fast_keepalive`` a dead server is detected in
+    `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For ``shares_connection`` see
+    `Watcher`. Errors of the types ``quiet`` are logged at
     debug level: the owner reports them.
     """
 
@@ -82,6 +84,7 @@ class Informer:
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         shape: str = "",
+        keeps_stubs: bool = False,
         watch_path: str = "",
         fast_keepalive: bool = False,
         shares_connection: bool = False,
@@ -97,7 +100,15 @@ class Informer:
         self._namespace = namespace
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._query = {key: value for key, value in selectors.items() if value}
-        self._writer = StoreWriter(client, resource, self.store, slim=slim, pool=pool, shape=shape)
+        self._writer = StoreWriter(
+            client,
+            resource,
+            self.store,
+            slim=slim,
+            pool=pool,
+            shape=shape,
+            keeps_stubs=keeps_stubs,
+        )
         self._health = InformerHealth(client, resource, namespace=namespace, quiet=quiet, rng=rng)
         self._watcher = Watcher(
             client,
@@ -137,6 +148,11 @@ class Informer:
     def error(self) -> KubeError | None:
         """Why the informer fails; None while it works."""
         return self._health.error
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the store has all objects: none was skipped since the last list began."""
+        return not self._writer.has_skipped
 
     @property
     def failing_since(self) -> float | None:
@@ -258,7 +274,7 @@ class Informer:
         """Lists in pages, and stores each as it arrives. Returns the version of the list, which all
         pages share."""
         self._written.clear()
-        self._watched = False
+        self._watched = self._writer.has_skipped = False
         self.client.metrics.lists[str(self.resource)] += 1
         limit = min(PAGE, SHORT_PAGES.get(self.resource, PAGE))
         query = {"limit": str(limit), **self._query}

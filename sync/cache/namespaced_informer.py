@@ -45,6 +45,7 @@ class NamespacedInformer(Informer):
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         shape: str = "",
+        keeps_stubs: bool = False,
         fast_keepalive: bool = False,
     ) -> None:
         super().__init__(client, resource, labels=labels, indexers=indexers, indexed=indexed)
@@ -64,6 +65,7 @@ class NamespacedInformer(Informer):
                 slim=slim,
                 pool=pool,
                 shape=shape,
+                keeps_stubs=keeps_stubs,
                 fast_keepalive=fast_keepalive,
             )
 
@@ -74,6 +76,10 @@ class NamespacedInformer(Informer):
     @property
     def error(self) -> KubeError | None:
         return next((it.error for it in self._failing()), None)
+
+    @property
+    def is_complete(self) -> bool:
+        return all(it.is_complete for it in self._parts.values())
 
     @property
     def failing_since(self) -> float | None:

@@ -1,7 +1,8 @@
 """Writes the states of one resource's objects into a store, and notifies handlers of changes.
 
 Objects of the remote with the wrong shape (`translators.remote_shapes`), or for which no memory is
-left (`CacheShare`), are skipped.
+left (`sync.cache.cache_share`), are skipped. Of an object that its readers must not take for
+absent, a stub is kept instead (`sync.cache.stub`).
 
 Handlers are called after the store has the object, in the order in which they were added. The newer
 of two states of an object wins, in whatever order they arrive.
@@ -10,17 +11,19 @@ of two states of an object wins, in whatever order they arrive.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import orjson
 
 from sync.base import exception_summary
 from sync.base.resource_version import is_newer, version_of
+from sync.cache.cache_share import CacheShare, RemoteShare
 from sync.cache.interning import InternPool, intern_pod, no_interning, share_unchanged
 from sync.cache.store import Key, Store, key_of
+from sync.cache.stub import Stub
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.response_limits import CACHE_LIMIT, DECODED_LIMIT, ResponseLimits
+from sync.kube.response_limits import DECODED_LIMIT, decoded_size
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import Object, metadata, uid_of
 from translators.pods.status_limits import STATUS_LIMIT, TEXT_LIMIT, within_limits
@@ -31,42 +34,10 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Object | None, Object | None], None]
 
 
-class CacheShare:
-    """The part of the memory for all objects of one remote that one store has. It may grow while it
-    has less than is free, so that no store takes all."""
-
-    def __init__(self, limits: ResponseLimits) -> None:
-        self._limits = limits
-        # In kB: small integers are shared.
-        self._sizes: dict[Key, int] = {}
-        self._total = 0
-
-    def take(self, key: Key, size: int) -> bool:
-        """Whether the object may have this size from now on."""
-        wanted = (size >> 10) + 1
-        more = wanted - self._sizes.get(key, 0)
-        if more > 0 and (self._total + more) << 10 > CACHE_LIMIT - self._limits.cached:
-            return False
-        self._sizes[key] = wanted
-        self._add(more)
-        return True
-
-    def release(self, key: Key) -> None:
-        self._add(-self._sizes.pop(key, 0))
-
-    def close(self) -> None:
-        self._sizes.clear()
-        self._add(-self._total)
-
-    def _add(self, more: int) -> None:
-        self._total += more
-        self._limits.cached += more << 10
-
-
 class StoreWriter:
     """The only writer of ``store`` while an informer runs.
 
-    ``slim``, ``pool`` and ``shape``: see `sync.cache.informer.Informer`.
+    ``slim``, ``pool``, ``shape``, ``stub`` and ``share``: see `sync.cache.informer.Informer`.
     """
 
     def __init__(
@@ -78,15 +49,24 @@ class StoreWriter:
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         shape: str = "",
+        stub: Callable[[Object], Stub] | None = None,
+        share: CacheShare | None = None,
     ) -> None:
         self._client = client
         self._resource = resource
         self._store = store
+        self._stub = stub
+        self.has_skipped = False
+        """Whether an object was skipped, and the store may not have it in any state."""
         self._slim = slim
         self._pool = pool
         # "" for objects of home, which are not checked.
         self._shape = (shape or resource.kind) if client.side == "remote" else ""
-        self._share = CacheShare(client.limits) if client.side == "remote" else None
+        # Several stores may have one share.
+        self._is_shared = share is not None
+        if share is None and client.side == "remote":
+            share = RemoteShare(client.limits)
+        self._share = share
         # The last object that had the right shape.
         self._checked: Object | None = None
         self._handlers: list[Handler] = []
@@ -113,7 +93,10 @@ class StoreWriter:
         if old is not None:
             version, known = version_of(obj), version_of(old)
             same = uid_of(old) == uid_of(obj)
-            if (same and version == known) or not (allow_older or is_newer(version, known)):
+            if same and version == known:
+                if not isinstance(old, Stub):
+                    return
+            elif not (allow_older or is_newer(version, known)):
                 return
             if not same:
                 # Another object has taken the name, and the deletion was not observed: report both.
@@ -123,11 +106,14 @@ class StoreWriter:
             reduced = self._reduced(obj, old, checked=checked)
             if reduced is None:
                 return
-            obj = reduced
             if self._shape == "Pod":
-                obj = self._within_limits(obj, old)
-            if not self._has_room(key, obj, size):
+                reduced = self._within_limits(reduced, old)
+            fitting = self._fitting(key, reduced, size)
+            if fitting is None:
                 return
+            obj = fitting
+            if isinstance(obj, Stub) and old is not None and version_of(obj) == version_of(old):
+                return  # The same stub again.
             self._store.put(obj)
         except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
             self._defect(key, error)
@@ -147,26 +133,32 @@ class StoreWriter:
     def remove(self, key: Key, last: Object) -> None:
         """Removes an object, and passes ``last`` to handlers as its last state."""
         self._store.remove(key)
-        if self._share is not None:
-            self._share.release(key)
+        self._release(key)
         self._notify(last, None)
 
     def resize(self, obj: Object) -> None:
         """Records that the store has this smaller form of an object now."""
         if self._share is not None:
-            self._share.take(key_of(obj), _json_size(obj))
+            self._share.take(self._owner(key_of(obj)), self._size(obj))
 
     def close(self) -> None:
-        """Gives the memory for other objects of the remote back: the store is no longer used."""
+        """Gives the memory for other objects back: the store is no longer used."""
+        keys = self._store.keys()
+        for key in keys:
+            self._release(key)
+
+    def _release(self, key: Key) -> None:
         if self._share is not None:
-            self._share.close()
+            self._share.release(self._owner(key))
 
     def skip_malformed(self, path: str) -> None:
         """Counts an object that is not stored because ``path`` in it has the wrong type."""
+        self.has_skipped = True
         self._skip("malformed", "an object has a part of the wrong type: %s", path)
 
     def skip_large(self) -> None:
         """Counts an object that is not stored because it is too large to be decoded."""
+        self.has_skipped = True
         self._skip("memory", "an object exceeds %s bytes in memory", DECODED_LIMIT)
 
     def _reduced(self, obj: Object, old: Object | None, *, checked: bool) -> Object | None:
@@ -198,15 +190,30 @@ class StoreWriter:
             self._skip("status", "a status exceeds %s bytes", STATUS_LIMIT)
         return limited
 
-    def _has_room(self, key: Key, obj: Object, size: int | None) -> bool:
+    def _fitting(self, key: Key, obj: Object, size: int | None) -> Object | None:
+        """The object, or what is stored of it if there is no memory for all; None for nothing."""
         if self._share is None:
-            return True
-        if size is None or self._slim is not None:
-            size = _json_size(obj)
-        if self._share.take(key, size):
-            return True
-        self._skip("memory", "the objects of the remote exceed %s bytes", CACHE_LIMIT)
-        return False
+            return obj
+        if size is None or self._slim is not None or self._is_shared:
+            size = self._size(obj)
+        if self._share.take(self._owner(key), size):
+            return obj
+        self._skip("memory", "the objects exceed %s bytes", self._share.limit)
+        if self._stub is not None:
+            stub = self._stub(obj)
+            if self._share.take(self._owner(key), self._size(stub), is_stub=True):
+                return stub
+        self.has_skipped = True
+        return None
+
+    def _size(self, obj: Object) -> int:
+        """Bytes of the object, as its share counts it."""
+        raw = orjson.dumps(obj, default=list)
+        return decoded_size(raw) if self._is_shared else len(raw)
+
+    def _owner(self, key: Key) -> Hashable:
+        """The object, as its share counts it."""
+        return (self._resource, key) if self._is_shared else key
 
     def _skip(self, reason: str, message: str, value: object) -> None:
         self._client.limits.rejected[reason] += 1

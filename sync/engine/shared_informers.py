@@ -83,6 +83,7 @@ class SharedInformers:
             },
             indexed=("metadata.annotations", *references.REFERENCE_FIELDS),
             pool=pool,
+            keeps_stubs=True,
             fast_keepalive=fast_keepalive,
         )
         self.unmanaged_pods = create(
@@ -115,6 +116,7 @@ def _copies_informer(remote: KubeClient, resource: Resource, policy: Policy) -> 
             "relay": _relay_namespace,
         },
         indexed=("metadata.annotations",),
+        keeps_stubs=True,
     )
 
 

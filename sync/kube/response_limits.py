@@ -95,7 +95,7 @@ class ResponseLimits:
         self.rejected: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
         """Rejected data by reason: one of `REJECTIONS`."""
         self.cached = 0
-        """Bytes of JSON of the objects that informers keep."""
+        """Bytes of the objects that informers keep within a limit (`sync.cache.cache_share`)."""
 
     def turn(self, reason: str = "body") -> LargeBodyTurn:
         """A turn that is not taken yet."""

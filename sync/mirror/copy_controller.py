@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sync.base import exception_summary
 from sync.cache.store import Key
+from sync.cache.stub import Stub
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid
@@ -36,7 +37,7 @@ from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.mirror.copy_rules import COPIED_RESOURCES, COPY_RULES, copy_patch, must_be_replaced
 from sync.mirror.missing_references import MissingReferences
 from sync.references.reference_keys import REFERENCED_RESOURCES, CopyKey, reference_keys
-from sync.runtime.controller import Controller, ReconcileBlocked
+from sync.runtime.controller import Controller, ReconcileBlocked, not_cached
 from sync.runtime.log_fields import changes, name_fields
 from translators.mirror import endpoint_slice, service
 from translators.object_accessors import (
@@ -256,6 +257,8 @@ class CopyController:
         if copy is None:
             await self._create(key, home, namespace)
             return
+        if isinstance(copy, Stub):
+            copy = await self._client.get(key.resource, name_of(copy), namespace=namespace)
         patch = copy_patch(key.resource, home, copy, self._identity)
         if not patch or is_deleting(copy):
             return  # The end of the deletion queues the key again.
@@ -307,12 +310,17 @@ class CopyController:
             created = await self._client.get(key.resource, name_of(desired), namespace=namespace)
             if not self._is_copy_of(created, key):
                 raise self._conflict(key, home, namespace) from None
+            self._conflicts.discard(key)
+            self._copies[key.resource].observe_write(created)
+            if self._copy(key) is None:
+                # The cache has no room for it, or does not select it.
+                raise not_cached(f"{key.resource.kind} {namespace}/{key.name}") from None
             # The cache lagged: the next reconcile compares the copy.
             self.controller.queue.add(key)
         else:
             changes.info("%s: copied to %s", key, namespace, extra=_log_fields(key))
-        self._conflicts.discard(key)
-        self._copies[key.resource].observe_write(created)
+            self._conflicts.discard(key)
+            self._copies[key.resource].observe_write(created)
 
     def _conflict(self, key: CopyKey, home: Object, namespace: str) -> ReconcileBlocked:
         kind = key.resource.kind

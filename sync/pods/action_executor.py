@@ -50,7 +50,7 @@ from sync.pods.pod_update_writer import PodUpdater
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.status_writer import StatusWriter
-from sync.runtime.controller import ReconcileBlocked
+from sync.runtime.controller import ReconcileBlocked, not_cached
 from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
 from sync.storage.pvc_lookup import PvcLookup
@@ -286,6 +286,8 @@ class ActionExecutor:
         self.is_own_create = is_as_sent
         self._remote_pods.observe_write(created)
         self.is_own_create = False
+        if self._lookup.cached(key) is None and not self._remote_pods.is_complete:
+            raise not_cached(f"pod {namespace}/{key.name}")
 
     async def check_unconfirmed_create(self, key: Key, home: Object, created: Object) -> None:
         """Checks a pod whose create request was not answered. Raises as
@@ -347,8 +349,8 @@ class ActionExecutor:
             raise ReconcileBlocked(
                 "RemoteUnreachable", "remote: the nodes cannot be watched, so their state is stale"
             )
-        is_absent = await self._lookup.confirm_absence(key)
-        if is_absent or uid_of(self._lookup.cached(key) or {}) != uid_of(remote):
+        present = await self._lookup.read(key)
+        if present is None or uid_of(present) != uid_of(remote):
             return
         node = (remote.get("spec") or {}).get("nodeName")
         message = (

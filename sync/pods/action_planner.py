@@ -44,7 +44,8 @@ scheduler finds no node (`translators.pods.unschedulable_timeout`). So a crash b
 and the last status changes nothing.
 
 A pod that may have run counts as gone only after the remote's API server has confirmed it
-(`ConfirmAbsence`): a stale cache must neither start a pod twice nor declare it lost.
+(`ConfirmAbsence`): a stale cache must neither start a pod twice nor declare it lost. The same
+applies to the removal of any home pod while the cache of remote pods has skipped objects.
 """
 
 from __future__ import annotations
@@ -233,8 +234,11 @@ class _Planner:
             if not is_deleting(remote) or is_shortened:
                 actions.append(Delete(RemoteUid(uid_of(remote)), home_grace))
             return actions
-        may_have_started = restart_policy_never.may_have_started(home) and last is None
-        if (self.state.create_pending or may_have_started) and not self.state.absence_confirmed:
+        may_exist = self.state.create_pending or (
+            last is None
+            and (restart_policy_never.may_have_started(home) or not self.state.is_cache_complete)
+        )
+        if may_exist and not self.state.absence_confirmed:
             return [ConfirmAbsence()]
         return [*self._last_status(), RemoveHomePod()]
 

@@ -24,6 +24,9 @@ class PodState:
     """This process sent a create request whose outcome is unknown; it may repeat the request."""
     absence_confirmed: bool = False
     """The remote's API server has confirmed that it has no such pod of this virtual node."""
+    is_cache_complete: bool = True
+    """The cache of remote pods has skipped none: one that it lacks does not exist, if no request is
+    pending."""
     remote_capacity: Mapping[str, int] = field(default_factory=dict)
     """The sum of all remote nodes; {} if unknown."""
     node: Object | None = None

@@ -17,6 +17,7 @@ from dataclasses import replace
 from sync.base import clock
 from sync.base.namespace_fair_cache import FairCache
 from sync.cache.store import Key
+from sync.cache.stub import Stub
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
@@ -60,6 +61,8 @@ BURST, BURST_SECONDS = 4, 2.0
 #: Plans per reconcile: the first may ask for a confirmation (`ConfirmAbsence`), the next ones must
 #: not.
 PLANS = 3
+#: Seconds until a remote pod is read again for which the cache has no room at all.
+UNCACHED_SECONDS = 10.0
 
 
 class PodController:
@@ -250,22 +253,28 @@ class PodController:
 
     async def _plan_and_execute(self, key: Key) -> bool:
         """Returns whether the plan wrote home's status."""
-        absence_confirmed = False
+        absence_confirmed, found = False, None
         for _ in range(PLANS):
-            state = await self._state(key, absence_confirmed=absence_confirmed)
+            state = await self._state(key, found, absence_confirmed=absence_confirmed)
             actions = action_planner.plan_actions(state, self._policy, now=self._now())
             if actions != [ConfirmAbsence()]:
+                if found is not None and self._lookup.cached(key) is None:
+                    self.controller.queue.add_after(key, UNCACHED_SECONDS)  # No event will come.
                 await self._executor.execute(key, state, actions)
                 return any(type(action) is WriteStatus for action in actions)
-            absence_confirmed = await self._lookup.confirm_absence(key)
+            found = await self._lookup.read(key)
+            absence_confirmed = found is None
         raise ReconcileBlocked(
             "Undecided", f"remote: cannot determine whether the remote pod of {key} exists"
         )
 
-    async def _state(self, key: Key, *, absence_confirmed: bool) -> PodState:
+    async def _state(self, key: Key, found: Object | None, *, absence_confirmed: bool) -> PodState:
+        """``found`` is the remote pod that was just read, for which the cache may have no room."""
         home = self._home_pods.store.get(key)
         uid = uid_of(home) if home is not None else ""
-        remote = self._lookup.cached(key)
+        remote = self._lookup.cached(key) or found
+        if isinstance(remote, Stub):
+            remote = found or await self._lookup.read(key)
         if remote is not None and has_home_uid(remote, uid):
             if home is not None and self._executor.is_create_pending(uid):
                 await self._executor.check_unconfirmed_create(key, home, remote)
@@ -277,6 +286,7 @@ class PodController:
             last_remote=self._last_remote.get(uid),
             create_pending=self._executor.is_create_pending(uid),
             absence_confirmed=absence_confirmed,
+            is_cache_complete=self._remote_pods.is_complete,
             remote_capacity=self.admission.remote_capacity(),
             node=node,
         )

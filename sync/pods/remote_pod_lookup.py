@@ -28,7 +28,8 @@ class RemotePodLookup:
         return Key(self._identity.remote_namespace(HomeNamespace(key.namespace)), key.name)
 
     def cached(self, key: Key) -> Object | None:
-        """The cached remote pod, possibly that of a previous home pod of the same name."""
+        """The cached remote pod, possibly that of a previous home pod of the same name, or a
+        `sync.cache.stub.Stub`."""
         remote = self._remote_pods.store.get(self.remote_key(key))
         return remote if remote and self.is_counterpart(remote, key) else None
 
@@ -46,12 +47,12 @@ class RemotePodLookup:
         home = self._home_pods.store.get(key)
         return home is not None and has_home_uid(remote, uid_of(home))
 
-    async def confirm_absence(self, key: Key) -> bool:
-        """GETs the remote pod; returns whether this virtual node has none of that name. A pod that
-        exists is put into the cache. Raises KubeError."""
+    async def read(self, key: Key) -> Object | None:
+        """The remote pod as the API server has it now, which is put into the cache; None if this
+        virtual node has none of that name. Raises KubeError."""
         namespace, name = self.remote_key(key)
         remote = await self._client.find(PODS, name, namespace=namespace)
         if remote is None or not self.is_counterpart(remote, key):
-            return True
+            return None
         self._remote_pods.observe_write(remote)
-        return False
+        return remote

@@ -38,7 +38,7 @@ from sync.kube.api_resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.pods import action_planner
 from sync.references.reference_keys import CopyKey, root_ca_key
-from sync.runtime.controller import Controller, ReconcileBlocked
+from sync.runtime.controller import Controller, ReconcileBlocked, not_cached
 from sync.runtime.log_fields import changes, key_fields
 from translators.object_accessors import (
     HomeNamespace,
@@ -267,11 +267,14 @@ class TokenController:
                     f"remote: Secret {namespace}/{name} exists and is not managed by this "
                     "bridge; delete that one",
                 ) from None
+            self._secrets.observe_write(created)
+            if self._secret(ref) is None:
+                raise not_cached(f"Secret {namespace}/{name}") from None
             self.controller.queue.add(ref)  # The cache lagged: the next reconcile compares it.
         else:
+            self._secrets.observe_write(created)
             fields = key_fields("Pod", ref)
             changes.info("tokens of pod %s: written to %s", ref, namespace, extra=fields)
-        self._secrets.observe_write(created)
 
     async def _patch(
         self, ref: PodRef, secret: Object, data: dict[str, str], times: dict[str, TokenTimes]

@@ -56,6 +56,16 @@ class ReconcileBlocked(Exception):
         self.message = message
 
 
+def not_cached(obj: str) -> ReconcileBlocked:
+    """Returns the error for an object of the remote that exists and that the cache does not
+    hold."""
+    return ReconcileBlocked(
+        "RemoteNotCached",
+        f"remote: {obj} exists, but the bridge cannot follow it: it has no memory left for objects "
+        "of the remote, or another client has removed the labels of the bridge",
+    )
+
+
 async def _ignore_defect(_: object, __: Exception) -> None:
     """The default of ``on_defect``: a defect is only logged."""
 

@@ -92,6 +92,10 @@ def _states() -> Iterator[PodState]:
             create_pending=found[3],
             absence_confirmed=found[4],
         )
+    for pod, ended, confirmed in product(_homes(), _ends(), booleans):
+        yield PodState(
+            pod, None, last_remote=ended, absence_confirmed=confirmed, is_cache_complete=False
+        )
     for pod, there, left in product(_homes(), _remotes(), (20.0, 0.0)):
         yield PodState(pod, there, eviction_seconds=left)
 
@@ -181,7 +185,8 @@ def test_home_pod_is_removed_last() -> None:
         assert state.remote is None
         assert isinstance(actions[-1], RemoveHomePod)
         doubtful = state.create_pending or (
-            may_have_started(_home(state)) and state.last_remote is None
+            (may_have_started(_home(state)) or not state.is_cache_complete)
+            and state.last_remote is None
         )
         assert state.absence_confirmed or not doubtful
 
