@@ -235,6 +235,12 @@ def _watches(clients: Sequence[KubeClient], opened: Iterable[Informer]) -> Itera
         "Watch events that raised an unexpected error in the bridge.",
         {(side, name): it.defects[name] for side, it in by_side.items() for name in it.lists},
     )
+    yield gauge(
+        "bridge_cache_bytes{side}",
+        "Memory of the objects that caches keep within a limit: the remote's, as JSON, and the "
+        "ConfigMaps, Secrets, Services and EndpointSlices of home, as estimated.",
+        {it.side: it.limits.cached for it in clients},
+    )
     now = asyncio.get_running_loop().time()
     stale: dict[tuple[str, str], float] = {}
     for watch in opened:

@@ -33,10 +33,12 @@ from typing import NoReturn
 from sync.base.backoff import Backoff
 from sync.base.resource_version import is_newer, version_of
 from sync.base.safe_callbacks import Callbacks, expire_now
+from sync.cache.cache_share import CacheShare
 from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
 from sync.cache.store import Indexer, Key, Store, has_key, key_of
 from sync.cache.store_writer import Handler, StoreWriter
+from sync.cache.stub import Stub
 from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
@@ -59,12 +61,13 @@ class Informer:
     handlers get no more. It may change the object in place. ``indexed`` names the parts that
     ``indexers`` read (`Store`). ``pool`` interns parts of objects that resemble each other
     (`sync.cache.interning`). ``shape`` names the shape of a remote's objects, if it is not that of
-    their kind (`translators.remote_shapes`). With ``keeps_stubs`` the store has a
-    `sync.cache.stub.Stub` of an object that exceeds the memory. ``watch_path`` is the path of the
-    watch, if it is not that of the list. With ``fast_keepalive`` a dead server is detected in
-    `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For ``shares_connection`` see
-    `Watcher`. Errors of the types ``quiet`` are logged at
-    debug level: the owner reports them.
+    their kind (`translators.remote_shapes`). ``stub`` reduces an object for
+    which there is no memory (`sync.cache.stub`); without it, such an object is skipped. ``share``
+    bounds the memory of a store of home's objects; a store of the remote's has one of its own.
+    ``watch_path`` is the path of the watch, if it is not that of the list. With ``fast_keepalive``
+    a dead server is detected in `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For
+    ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are logged at debug level:
+    the owner reports them.
     """
 
     #: Whether a watch that ends is followed by a list, and not by a watch from the last version.
@@ -84,7 +87,8 @@ class Informer:
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         shape: str = "",
-        keeps_stubs: bool = False,
+        stub: Callable[[Object], Stub] | None = None,
+        share: CacheShare | None = None,
         watch_path: str = "",
         fast_keepalive: bool = False,
         shares_connection: bool = False,
@@ -107,7 +111,8 @@ class Informer:
             slim=slim,
             pool=pool,
             shape=shape,
-            keeps_stubs=keeps_stubs,
+            stub=stub,
+            share=share,
         )
         self._health = InformerHealth(client, resource, namespace=namespace, quiet=quiet, rng=rng)
         self._watcher = Watcher(
@@ -158,6 +163,11 @@ class Informer:
     def failing_since(self) -> float | None:
         """The loop's time of the first failure since it last worked; None while it works."""
         return self._health.failing_since
+
+    def fails_for(self, seconds: float) -> bool:
+        """Whether the informer has failed for at least so long."""
+        since = self.failing_since
+        return since is not None and asyncio.get_running_loop().time() - since >= seconds
 
     @property
     def last_contact(self) -> float | None:

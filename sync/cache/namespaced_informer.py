@@ -13,6 +13,7 @@ from sync.cache.interning import InternPool
 from sync.cache.named_object_informer import NamedObjectInformer
 from sync.cache.store import Indexer
 from sync.cache.store_writer import Handler
+from sync.cache.stub import Stub
 from sync.kube.api_errors import Forbidden, KubeError
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
@@ -45,7 +46,7 @@ class NamespacedInformer(Informer):
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         shape: str = "",
-        keeps_stubs: bool = False,
+        stub: Callable[[Object], Stub] | None = None,
         fast_keepalive: bool = False,
     ) -> None:
         super().__init__(client, resource, labels=labels, indexers=indexers, indexed=indexed)
@@ -65,7 +66,7 @@ class NamespacedInformer(Informer):
                 slim=slim,
                 pool=pool,
                 shape=shape,
-                keeps_stubs=keeps_stubs,
+                stub=stub,
                 fast_keepalive=fast_keepalive,
             )
 

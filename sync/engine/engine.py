@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from sync.base import exception_summary
 from sync.base.safe_callbacks import Callbacks
+from sync.cache.cache_share import NamespaceShares
 from sync.cache.informer import Informer
 from sync.cache.store import key_of
 from sync.cache.unreadable_informer import UnreadableInformer
@@ -126,9 +127,13 @@ class Engine:
             nodes_unknown_in=() if policy.cluster_reads.nodes else policy.remote_namespaces,
         )
         self._ownership.on_recognized = lambda it: self.capacity.namespace_changed(it, it)
-        self._home_watches = NamespaceWatches(account)
+        shares = NamespaceShares(home.limits)
+        self._home_watches = NamespaceWatches(account, shares=shares)
         self._references = ReferenceWatches(
-            home, shared.home_pods, functools.partial(home_references, policy)
+            home,
+            shared.home_pods,
+            functools.partial(home_references, policy),
+            shares=shares,
         )
         context = ControllerContext(
             home=home,

@@ -14,6 +14,7 @@ from typing import Any
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
 from sync.cache.namespaced_informer import NamespacedInformer
+from sync.cache.stub import stub_of
 from sync.cache.unreadable_informer import UnreadableInformer
 from sync.capacity.remote_capacity import NOT_TERMINAL, slim_namespace, slim_pod
 from sync.kube.api_resources import (
@@ -27,7 +28,13 @@ from sync.kube.api_resources import (
 from sync.kube.client import KubeClient
 from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector
 from sync.pods import action_planner
-from sync.references.reference_keys import CopyKey, reference_keys, watched_keys
+from sync.references.content_digest import slim_copy
+from sync.references.reference_keys import (
+    REFERENCED_RESOURCES,
+    CopyKey,
+    reference_keys,
+    watched_keys,
+)
 from sync.storage.storage_informers import storage_informers
 from translators.object_accessors import Object, namespace_of
 from translators.ownership_labels import (
@@ -83,7 +90,7 @@ class SharedInformers:
             },
             indexed=("metadata.annotations", *references.REFERENCE_FIELDS),
             pool=pool,
-            keeps_stubs=True,
+            stub=stub_of,
             fast_keepalive=fast_keepalive,
         )
         self.unmanaged_pods = create(
@@ -116,7 +123,8 @@ def _copies_informer(remote: KubeClient, resource: Resource, policy: Policy) -> 
             "relay": _relay_namespace,
         },
         indexed=("metadata.annotations",),
-        keeps_stubs=True,
+        slim=slim_copy if resource in REFERENCED_RESOURCES.values() else None,
+        stub=stub_of,
     )
 
 

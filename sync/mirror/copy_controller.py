@@ -26,6 +26,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from sync.base import exception_summary
 from sync.cache.store import Key
@@ -36,6 +37,7 @@ from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Forbidden,
 from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.mirror.copy_rules import COPIED_RESOURCES, COPY_RULES, copy_patch, must_be_replaced
 from sync.mirror.missing_references import MissingReferences
+from sync.references.content_digest import DIGEST
 from sync.references.reference_keys import REFERENCED_RESOURCES, CopyKey, reference_keys
 from sync.runtime.controller import Controller, ReconcileBlocked, not_cached
 from sync.runtime.log_fields import changes, name_fields
@@ -254,33 +256,56 @@ class CopyController:
     async def _write(self, key: CopyKey, home: Object, copy: Object | None) -> None:
         # Also for an existing copy: namespace and copy may be forged by another client.
         namespace = await self._namespaces.ensure(key.namespace)
-        if copy is None:
-            await self._create(key, home, namespace)
-            return
-        if isinstance(copy, Stub):
-            copy = await self._client.get(key.resource, name_of(copy), namespace=namespace)
+        if copy is not None:
+            if is_deleting(copy):
+                return  # The end of the deletion queues the key again.
+            if not copy_patch(key.resource, home, copy, self._identity):
+                self._written(key)
+                return
+        async with self._whole(key, home) as original:
+            if not COPY_RULES[key.resource].is_copied(original, self._identity):
+                return  # It was replaced: its event queues the key.
+            if copy is None:
+                await self._create(key, original, namespace)
+            else:
+                await self._update(key, original, copy)
+
+    def _whole(self, key: CopyKey, home: Object) -> AbstractAsyncContextManager[Object]:
+        """The home object with all that its copy needs."""
+        return self._references.whole(key) if _is_reference(key) else nullcontext(home)
+
+    def _written(self, key: CopyKey) -> None:
+        self._rejections.pop(key, None)
+        if _is_reference(key):
+            self._references.drop_content(key)
+
+    async def _update(self, key: CopyKey, home: Object, copy: Object) -> None:
         patch = copy_patch(key.resource, home, copy, self._identity)
-        if not patch or is_deleting(copy):
-            return  # The end of the deletion queues the key again.
+        if DIGEST in patch or isinstance(copy, Stub):
+            # The cache has no content to compare.
+            copy = await self._client.get(key.resource, name_of(copy), namespace=namespace_of(copy))
+            patch = copy_patch(key.resource, home, copy, self._identity)
+        if not patch or is_deleting(copy) or not self._is_copy_of(copy, key):
+            return  # Its event queues the key.
         try:
             if must_be_replaced(key.resource, home, copy, patch):
                 await self._replace(key, home, copy)
                 return
             patch.setdefault("metadata", {})["uid"] = uid_of(copy)
             changed = await self._client.patch(
-                key.resource, name_of(copy), patch, namespace=namespace
+                key.resource, name_of(copy), patch, namespace=namespace_of(copy)
             )
         except (BadRequest, Forbidden, Invalid) as error:
             self._report_rejection(key, home, error)
             raise
-        self._rejections.pop(key, None)
         self._copies[key.resource].observe_write(changed)
         changes.info("%s: updated in the remote", key, extra=_log_fields(key))
+        self._written(key)
 
     async def _replace(self, key: CopyKey, home: Object, copy: Object) -> None:
         """Deletes the copy, so that it is created again, if the remote accepts the new one: a dry
         run creates it under another name."""
-        desired = COPY_RULES[key.resource].to_remote(home, self._identity)
+        desired = self._desired(key, home)
         prefix = name_of(copy)[:40].rstrip("-.")
         meta = {**desired["metadata"], "generateName": f"{prefix}-"}
         del meta["name"]
@@ -303,7 +328,7 @@ class CopyController:
             self._events.warn(home, "UpdateRefused", message)
 
     async def _create(self, key: CopyKey, home: Object, namespace: RemoteNamespace) -> None:
-        desired = COPY_RULES[key.resource].to_remote(home, self._identity)
+        desired = self._desired(key, home)
         try:
             created = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:
@@ -321,6 +346,12 @@ class CopyController:
             changes.info("%s: copied to %s", key, namespace, extra=_log_fields(key))
             self._conflicts.discard(key)
             self._copies[key.resource].observe_write(created)
+            self._written(key)
+
+    def _desired(self, key: CopyKey, home: Object) -> Object:
+        desired = COPY_RULES[key.resource].to_remote(home, self._identity)
+        desired.pop(DIGEST, None)
+        return desired
 
     def _conflict(self, key: CopyKey, home: Object, namespace: str) -> ReconcileBlocked:
         kind = key.resource.kind
@@ -360,10 +391,12 @@ class CopyController:
         return home if self._copies_endpoints and has_copy else None
 
     def _is_known(self, key: CopyKey) -> bool:
-        """Whether the bridge knows if home has the object."""
+        """Whether the bridge knows if home has the object, and what it has to copy."""
         if _is_reference(key):
             return self._references.is_known(key)
-        return self._watches.get(key.namespace) is not None
+        store = self._watches.store(key.namespace, key.resource)
+        is_stub = isinstance(store.get(Key(key.namespace, key.name)), Stub)
+        return self._watches.get(key.namespace) is not None and not is_stub
 
     def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[CopyKey]:
         for home in self._watches.store(namespace, resource):

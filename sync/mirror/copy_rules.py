@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from sync.references.content_digest import CONTENT, DIGEST
 from translators.merge_patch import merge_patch
 from translators.mirror import configmap_secret, endpoint_slice, service
 from translators.object_accessors import Object, metadata, name_of
@@ -63,7 +64,7 @@ def must_be_replaced(resource: Resource, home: Object, copy: Object, patch: Obje
         return service.is_headless(home) != service.is_headless(copy)
     if resource is ENDPOINT_SLICES:
         return "addressType" in patch
-    is_frozen = copy.get("immutable") and patch.keys() & {"data", "binaryData", "immutable"}
+    is_frozen = copy.get("immutable") and patch.keys() & {*CONTENT, DIGEST, "immutable"}
     return bool(is_frozen) or "type" in patch
 
 
@@ -72,8 +73,13 @@ def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identit
 
     Several virtual nodes of one home can share a copy. The node label stays that of the node that
     created the copy; otherwise the nodes would overwrite each other's label for ever.
+
+    If both have the digest of their content (`sync.references.content_digest`), and the content
+    differs, the patch has `DIGEST` instead.
     """
     desired = COPY_RULES[resource].to_remote(home, identity)
+    for field in CONTENT if DIGEST in copy else (DIGEST,):
+        desired.pop(field, None)
     if resource is SERVICES:
         desired["spec"] = {**dict.fromkeys(service.REMOVABLE_FIELDS), **desired["spec"]}
     labels = desired["metadata"]["labels"]

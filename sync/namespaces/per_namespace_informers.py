@@ -20,16 +20,19 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from sync.base.safe_callbacks import Callbacks
+from sync.cache.cache_share import CacheShare, NamespaceShares
 from sync.cache.informer import Informer
 from sync.cache.store import Indexer, Store
 from sync.cache.store_writer import Handler
-from sync.kube.api_errors import Forbidden, KubeError
+from sync.cache.stub import stub_of
+from sync.kube.api_errors import ApiError, Forbidden, KubeError
 from sync.kube.api_resources import ENDPOINT_SLICES, Resource
 from sync.kube.client import KubeClient
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import name_fields
 from translators.mirror import endpoint_slice
-from translators.object_accessors import HomeNamespace
+from translators.object_accessors import HomeNamespace, Object, metadata
+from translators.ownership_labels import ANNOTATION_MIRROR
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,9 @@ LINGER = 60.0
 #: Seconds until a changed set of forbidden resources is reported, and until a smaller set is: the
 #: server answers for each resource in its own time, and each report is a write for each pod.
 SETTLE, SETTLE_SHRUNK = 0.5, 5.0
+#: Seconds of a failure until a pod that waits for home's objects reports it: a server may be
+#: restarting.
+UNREAD_SECONDS = 2.0
 #: Indexes of the stores, beside the name.
 _INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
     ENDPOINT_SLICES: {"service": lambda slice_: (endpoint_slice.service_name(slice_),)}
@@ -65,6 +71,7 @@ class NamespaceWatch:
         namespace: HomeNamespace,
         resources: Iterable[Resource],
         on_reported: Callable[[NamespaceWatch], None],
+        share: CacheShare,
     ) -> None:
         self.namespace = namespace
         self.informers: Mapping[Resource, Informer] = {
@@ -73,6 +80,9 @@ class NamespaceWatch:
                 resource,
                 namespace=namespace,
                 indexers=_INDEXERS.get(resource),
+                slim=_slim,
+                stub=stub_of,
+                share=share,
                 quiet=(Forbidden,),  # `NamespaceWatches` logs one line for all.
             )
             for resource in resources
@@ -87,6 +97,11 @@ class NamespaceWatch:
     @property
     def synced(self) -> bool:
         return all(informer.synced.is_set() for informer in self.informers.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the caches have all objects that home has."""
+        return all(informer.is_complete for informer in self.informers.values())
 
     @property
     def forbidden(self) -> tuple[Resource, ...]:
@@ -147,11 +162,15 @@ class NamespaceWatch:
 
 
 class NamespaceWatches:
-    """Watches begin with `retain`, end with `release`, and run in the task of `run`. ``linger``
-    defaults to `LINGER`."""
+    """Watches begin with `retain`, end with `release`, and run in the task of `run`. ``shares``
+    bound the memory of each namespace: objects beyond are stubs. ``linger`` defaults to
+    `LINGER`."""
 
-    def __init__(self, client: KubeClient, *, linger: float | None = None) -> None:
+    def __init__(
+        self, client: KubeClient, *, shares: NamespaceShares, linger: float | None = None
+    ) -> None:
         self._client = client
+        self._shares = shares
         self._linger = LINGER if linger is None else linger
         self._handlers: dict[Resource, list[Handler]] = {}
         self._synced_handlers: Callbacks[HomeNamespace] = Callbacks("home namespace synced")
@@ -183,7 +202,7 @@ class NamespaceWatches:
     def get(self, namespace: HomeNamespace) -> NamespaceWatch | None:
         """The watch if it is complete: an object that its caches lack does not exist at home."""
         watch = self.last_synced(namespace)
-        return watch if watch is not None and not watch.forbidden else None
+        return watch if watch is not None and not watch.forbidden and watch.is_complete else None
 
     def store(self, namespace: HomeNamespace, resource: Resource) -> Store:
         """The cached objects of a resource; empty unless the watch is complete."""
@@ -223,13 +242,26 @@ class NamespaceWatches:
         action = f"list and watch {', '.join(sorted(map(str, errors)))}"
         return home_forbids(action, namespace, server_message=server_message)
 
+    def unreadable(self, namespace: HomeNamespace) -> ReconcileBlocked | None:
+        """Why pods of the namespace cannot be created, if home does not forbid a resource: it
+        answers with errors, or the objects exceed the memory. None if neither lasts."""
+        watch = self._watches.get(namespace)
+        for resource, informer in watch.informers.items() if watch is not None else ():
+            if not informer.is_complete:
+                return _too_large(namespace, resource)
+            error, lasts = informer.error, informer.fails_for(UNREAD_SECONDS)
+            if lasts and isinstance(error, ApiError) and not isinstance(error, Forbidden):
+                return home_unreadable(namespace, str(resource), server_message=error.message)
+        return None
+
     def retain(self, namespace: HomeNamespace) -> None:
         timer = self._ending.pop(namespace, None)
         if timer is not None:
             timer.cancel()
         if namespace in self._watches:
             return
-        watch = NamespaceWatch(self._client, namespace, self._handlers, self._report)
+        share = self._shares.of(namespace)
+        watch = NamespaceWatch(self._client, namespace, self._handlers, self._report, share)
         for resource, informer in watch.informers.items():
             for handler in self._handlers[resource]:
                 informer.on_change(handler)
@@ -277,12 +309,34 @@ class NamespaceWatches:
             self._synced_handlers(watch.namespace)
 
 
-def home_unreadable(namespace: HomeNamespace, objects: str) -> ReconcileBlocked:
+def _slim(obj: Object) -> Object:
+    """The Service or EndpointSlice without what nothing reads."""
+    obj.pop("status", None)
+    meta = metadata(obj)
+    meta.pop("managedFields", None)
+    annotations = meta.pop("annotations", None) or {}
+    if ANNOTATION_MIRROR in annotations:
+        meta["annotations"] = {ANNOTATION_MIRROR: annotations[ANNOTATION_MIRROR]}
+    return obj
+
+
+def _too_large(namespace: HomeNamespace, resource: Resource) -> ReconcileBlocked:
+    return ReconcileBlocked(
+        "HomeObjectsTooLarge",
+        f"home: {resource} of namespace {namespace} exceed its share of the bridge's memory; "
+        "delete some, or give the bridge a larger memory limit",
+    )
+
+
+def home_unreadable(
+    namespace: HomeNamespace, objects: str, *, server_message: str = ""
+) -> ReconcileBlocked:
     """Returns the error for ``objects`` of a home namespace whose watch does not work."""
+    cause = f": {server_message}" if server_message else ""
     return ReconcileBlocked(
         "HomeUnread",
         f"home: cannot watch {objects} of namespace {namespace} at the moment, and the pod could "
-        "start with stale data; it starts when the watch works again",
+        f"start with stale data; it starts when the watch works again{cause}",
     )
 
 

@@ -29,6 +29,7 @@ from sync.kube.api_errors import (
 )
 from sync.kube.api_resources import PODS
 from sync.mirror.copy_controller import CopyController
+from sync.namespaces.per_namespace_informers import UNREAD_SECONDS
 from sync.pods import action_planner
 from sync.pods.actions import (
     Action,
@@ -50,6 +51,7 @@ from sync.pods.pod_update_writer import PodUpdater
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.status_writer import StatusWriter
+from sync.references.reference_keys import CopyKey
 from sync.runtime.controller import ReconcileBlocked, not_cached
 from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
@@ -208,13 +210,7 @@ class ActionExecutor:
         references = list(self._references.keys_of(home))
         is_watched = self._watches.get(namespace) is not None
         if not is_watched or not all(map(self._references.is_readable, references)):
-            # `PodController.requeue_namespace` and `requeue_reference` queue the key again.
-            blocked = None
-            if not any(map(self._references.is_pending, references)):
-                forbidden = self._references.forbidden(references)
-                blocked = self._watches.missing_permission(namespace, forbidden)
-            if blocked is not None:
-                await self._report_not_created(key, home, blocked.reason, blocked.message)
+            await self._wait_for_home(key, home, references)
             return
         try:
             claims = await self._resolve_claims(home)
@@ -242,6 +238,22 @@ class ActionExecutor:
                 message += f"; {self._namespaces.explain_pod_security(namespace)}"
             await self._report_not_created(key, home, reason, message)
             raise
+
+    async def _wait_for_home(self, key: Key, home: Object, references: list[CopyKey]) -> None:
+        """Reports why the bridge does not know what the pod needs at home, unless home has yet to
+        answer. `PodController.requeue_namespace` and `requeue_reference` queue the key again."""
+        namespace = HomeNamespace(key.namespace)
+        if not any(map(self._references.is_pending, references)):
+            forbidden = self._references.forbidden(references)
+            blocked = self._watches.missing_permission(namespace, forbidden)
+            if blocked is not None:
+                await self._report_not_created(key, home, blocked.reason, blocked.message)
+                return
+        unread = self._references.unreadable(references) or self._watches.unreadable(namespace)
+        if unread is not None:
+            await self._report_waiting(key, home, unread.reason, unread.message, once_each=True)
+            raise unread
+        self._queue.add_after(key, UNREAD_SECONDS)
 
     async def _resolve_claims(self, home: Object) -> dict[str, str]:
         """The remote PVCs of the pod, by the name of the volume; none if the bridge provisions no

@@ -24,6 +24,7 @@ import cachetools
 
 from sync.base import exception_summary
 from sync.cache.store import Key
+from sync.cache.stub import Stub
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_errors import (
@@ -37,6 +38,7 @@ from sync.kube.api_errors import (
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.pods import action_planner
+from sync.references.content_digest import digest, slim_copy
 from sync.references.reference_keys import CopyKey, root_ca_key
 from sync.runtime.controller import Controller, ReconcileBlocked, not_cached
 from sync.runtime.log_fields import changes, key_fields
@@ -173,6 +175,11 @@ class TokenController:
 
     async def _reconcile(self, ref: PodRef) -> None:
         home, secret = self._home_pod(ref), self._secret(ref)
+        if isinstance(secret, Stub):
+            found = await self._remote.find(
+                SECRETS, name_of(secret), namespace=namespace_of(secret)
+            )
+            secret = slim_copy(found) if found is not None else None
         needs = self._needs(home) if home is not None else _NO_TOKENS
         if secret is not None and is_deleting(secret):
             return  # The end of the deletion queues the key again.
@@ -202,13 +209,15 @@ class TokenController:
         ref = service_accounts.pod_ref_of(home)
         # Also for an existing Secret: namespace and Secret may be forged by another client.
         await self._namespaces.ensure(ref.namespace)
-        ca = self._ca(ref.namespace) if needs.needs_ca else None
+        ca = await self._ca(ref.namespace) if needs.needs_ca else None
         times = self._valid(secret, needs)
         data = {}
         for wanted in sorted(needs.tokens):
             if wanted.key not in times:
                 data[wanted.key], times[wanted.key] = await self._request(home, wanted)
-        if ca is not None and _value(secret, CA_KEY) != service_accounts.encode_secret_value(ca):
+        if ca is not None and _digest_of(secret, CA_KEY) != digest(
+            service_accounts.encode_secret_value(ca)
+        ):
             data[CA_KEY] = ca
         if secret is None:
             await self._create(home, data, times)
@@ -349,12 +358,15 @@ class TokenController:
         valid = self._valid(secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
             return False
-        return not needs.needs_ca or _value(secret, CA_KEY) is not None
+        return not needs.needs_ca or _digest_of(secret, CA_KEY) is not None
 
-    def _ca(self, namespace: HomeNamespace) -> str:
-        """Home's CA, as published in the namespace. Raises ReconcileBlocked if it is missing."""
-        config_map = self._references.get(root_ca_key(namespace))
-        text = ((config_map or {}).get("data") or {}).get(CA_KEY)
+    async def _ca(self, namespace: HomeNamespace) -> str:
+        """Home's CA, as published in the namespace. Raises ReconcileBlocked if it is missing, and
+        KubeError."""
+        text = None
+        if self._references.get(key := root_ca_key(namespace)) is not None:
+            async with self._references.whole(key) as config_map:
+                text = (config_map.get("data") or {}).get(CA_KEY)
         if not text:
             raise ReconcileBlocked(
                 "HomeCAMissing",
@@ -364,7 +376,8 @@ class TokenController:
         return str(text)
 
 
-def _value(secret: Object | None, key: str) -> str | None:
+def _digest_of(secret: Object | None, key: str) -> str | None:
+    """The digest of a value of a cached Secret."""
     value = ((secret or {}).get("data") or {}).get(key)
     return None if value is None else str(value)
 

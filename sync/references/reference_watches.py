@@ -1,9 +1,12 @@
 """Watches each home ConfigMap and Secret to which a pod on the virtual node refers, by its name.
 
 - An object is read from the first pod that refers to it, and forgotten `LINGER` seconds after the
-  last. Other objects of a namespace are never read: one tenant could otherwise fill the memory of
-  the bridge, and a node's credential permits no other list (the Node authorizer in
-  plugin/pkg/auth/authorizer/node of Kubernetes).
+  last. Other objects of a namespace are never read: a node's credential permits no other list (the
+  Node authorizer in plugin/pkg/auth/authorizer/node of Kubernetes).
+- One tenant cannot fill the memory of the bridge: the watches and objects of a namespace have a
+  share of it (`sync.cache.cache_share`). An object beyond that is not watched (`unreadable`), or is
+  kept without its content (`sync.references.content_digest`); nor is content kept that is no longer
+  needed (`drop_content`). `whole` requests it again.
 - Pods that refer to the same object share one watch; the watches share connections
   (`sync.kube.shared_connections`). An idle watch costs no requests.
 - The watches run while `run` does, so that a standby replica has none.
@@ -19,16 +22,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 
 from sync.base.safe_callbacks import Callbacks
+from sync.cache.cache_share import NamespaceShares
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.cache.store_writer import Handler
-from sync.kube.api_errors import Forbidden, KubeError, NotRelatedToNode
+from sync.cache.stub import Stub
+from sync.kube.api_errors import ApiError, Forbidden, KubeError, NotRelatedToNode
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.namespaces.per_namespace_informers import home_forbids, home_unreadable
+from sync.namespaces.per_namespace_informers import (
+    UNREAD_SECONDS,
+    home_forbids,
+    home_unreadable,
+)
+from sync.references.content_digest import slim_original, without_content
 from sync.references.reference_keys import CopyKey
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import name_fields
@@ -42,13 +54,19 @@ LINGER = 60.0
 #: Seconds from the end of a missing permission to `on_read`: the other objects of the namespace are
 #: tried again meanwhile, so that a pod does not report one after the other.
 SETTLE = 0.5
+#: As `UNREAD_SECONDS`, while the Node authorizer has to see the pod.
+UNRELATED_SECONDS = 15.0
+#: Bytes that a watch needs, without its object: measured 20 kB.
+WATCH_SIZE = 24 * 2**10
+#: Objects without content that are requested at once, until their copies are written.
+FETCHES = 2
 
 
 class ReferenceWatches:
     """The watched objects of all namespaces.
 
     ``keys_of`` returns the objects that a home pod needs; ``home_pods`` has them as its index
-    ``reference``. ``linger`` defaults to `LINGER`.
+    ``reference``. ``shares`` bound the memory of each namespace. ``linger`` defaults to `LINGER`.
     """
 
     def __init__(
@@ -57,16 +75,22 @@ class ReferenceWatches:
         home_pods: Informer,
         keys_of: Callable[[Object], Iterable[CopyKey]],
         *,
+        shares: NamespaceShares,
         linger: float | None = None,
     ) -> None:
         self.keys_of = keys_of
         self._client = client
         self._home_pods = home_pods
+        self._shares = shares
         self._linger = LINGER if linger is None else linger
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         self._handlers: dict[Resource, list[Handler]] = {}
         self._read_handlers: Callbacks[CopyKey] = Callbacks("referenced home object read")
         self._informers: dict[CopyKey, Informer] = {}
+        self._watched_in: defaultdict[HomeNamespace, set[CopyKey]] = defaultdict(set)
+        # Objects for which there was no memory.
+        self._refused: dict[HomeNamespace, dict[CopyKey, None]] = {}
+        self._fetches = asyncio.Semaphore(FETCHES)
         self._tasks: dict[CopyKey, asyncio.Task[None]] = {}
         self._ending: dict[CopyKey, asyncio.TimerHandle] = {}
         self._settling: dict[HomeNamespace, asyncio.TimerHandle] = {}
@@ -90,22 +114,42 @@ class ReferenceWatches:
     # -- what is known ---------------------------------------------------------------------
 
     def get(self, key: CopyKey) -> Object | None:
-        """The last known state; None if the object does not exist or is not known."""
+        """The last known state, maybe without the content; None if the object does not exist or is
+        not known."""
         informer = self._informers.get(key)
         return informer.store.get(Key(key.namespace, key.name)) if informer is not None else None
+
+    @asynccontextmanager
+    async def whole(self, key: CopyKey) -> AsyncIterator[Object]:
+        """The object with its content, which is requested from home if `get` has it without. Raises
+        KubeError."""
+        known = self.get(key)
+        if known is not None and not isinstance(known, Stub):
+            yield known
+            return
+        async with self._fetches:
+            obj = await self._client.get(key.resource, key.name, namespace=key.namespace)
+            yield slim_original(obj)
+
+    def drop_content(self, key: CopyKey) -> None:
+        """Keeps the object without its content, because its copy is written."""
+        known = self.get(key)
+        if known is not None and not isinstance(known, Stub):
+            self._informers[key].compact(known, without_content(known))
+            self._admit_refused()
 
     def is_known(self, key: CopyKey) -> bool:
         """Whether the object was read: `get` returns None only if it does not exist."""
         informer = self._informers.get(key)
-        return informer is not None and informer.synced.is_set()
+        return informer is not None and informer.synced.is_set() and informer.is_complete
 
     def is_pending(self, key: CopyKey) -> bool:
         """Whether home has not answered yet, or is being asked again (`SETTLE`)."""
         informer = self._informers.get(key)
         if informer is None or key.namespace in self._settling:
-            return True
+            return not self._is_refused(key)
         if isinstance(informer.error, NotRelatedToNode):
-            return True  # The authorizer is about to see the pod.
+            return not informer.fails_for(UNRELATED_SECONDS)
         return informer.error is None and not informer.synced.is_set()
 
     def is_readable(self, key: CopyKey) -> bool:
@@ -128,19 +172,39 @@ class ReferenceWatches:
         found = {}
         for key in keys:
             error = informer.error if (informer := self._informers.get(key)) is not None else None
-            if isinstance(error, Forbidden) and not isinstance(error, NotRelatedToNode):
+            if isinstance(error, Forbidden) and _forbids(error):
                 found[key.resource] = error
         return found
+
+    def unreadable(self, keys: Iterable[CopyKey]) -> ReconcileBlocked | None:
+        """Why a pod that needs these objects cannot be created, if home does not forbid them: one
+        exceeds the memory, or home answers with an error. None if neither lasts."""
+        for key in keys:
+            informer = self._informers.get(key)
+            if self._is_refused(key) or (informer is not None and not informer.is_complete):
+                return _too_large(key.namespace)
+            error = informer.error if informer is not None else None
+            unrelated = isinstance(error, NotRelatedToNode)
+            seconds = UNRELATED_SECONDS if unrelated else UNREAD_SECONDS
+            if (
+                informer is not None
+                and isinstance(error, ApiError)
+                and not _forbids(error)
+                and informer.fails_for(seconds)
+            ):
+                what = f"{key.resource.kind} {key.name}"
+                return home_unreadable(key.namespace, what, server_message=error.message)
+        return None
 
     def require(self, keys: Iterable[CopyKey]) -> None:
         """Raises ReconcileBlocked unless these objects are known and are being watched: an object
         whose watch fails may lack an edit. A failed watch is retried now."""
         keys = list(keys)
-        if (blocked := self.missing_permission(keys)) is not None:
+        if (blocked := self.missing_permission(keys) or self.unreadable(keys)) is not None:
             raise blocked
         for key in keys:
             informer = self._informers.get(key)
-            if informer is None or not informer.synced.is_set() or informer.error is not None:
+            if informer is None or not self.is_known(key) or informer.error is not None:
                 if informer is not None:
                     informer.retry_now()
                 raise home_unreadable(key.namespace, f"{key.resource.kind} {key.name}")
@@ -156,14 +220,14 @@ class ReferenceWatches:
         for key in now - before:
             self._retain(self._group, key)
         for key in before - now:
-            if key in self._informers and not self._home_pods.store.has("reference", key):
+            if not self._home_pods.store.has("reference", key):
                 self._release(key)
 
     def retry_now(self, namespace: HomeNamespace) -> None:
         """Retries the failed watches of a namespace, because the cause may be gone."""
-        for key, informer in self._informers.items():
-            if key.namespace == namespace and informer.error is not None:
-                informer.retry_now()
+        for key in self._watched_in.get(namespace, ()):
+            if self._informers[key].error is not None:
+                self._informers[key].retry_now()
 
     async def run(self) -> None:
         """Watches until cancelled."""
@@ -178,6 +242,8 @@ class ReferenceWatches:
             self._group = None
             for timer in (*self._ending.values(), *self._settling.values()):
                 timer.cancel()
+            for key in self._informers:
+                self._shares.of(key.namespace).release(key)
 
     def _retain(self, group: asyncio.TaskGroup, key: CopyKey) -> None:
         timer = self._ending.pop(key, None)
@@ -185,12 +251,21 @@ class ReferenceWatches:
             timer.cancel()
         if key in self._informers:
             self._informers[key].retry_now()
-            return
+        elif self._shares.of(key.namespace).take(key, WATCH_SIZE):
+            self._start(group, key)
+        else:
+            self._refused.setdefault(key.namespace, {})[key] = None
+
+    def _start(self, group: asyncio.TaskGroup, key: CopyKey) -> None:
+        self._watched_in[key.namespace].add(key)
         informer = self._informers[key] = Informer(
             self._client,
             key.resource,
             namespace=key.namespace,
             fields=f"metadata.name={key.name}",
+            slim=slim_original,
+            stub=without_content,
+            share=self._shares.of(key.namespace),
             shares_connection=True,
             # `_state_changed` logs one line for a namespace; an outage is logged by the other
             # watches of home.
@@ -203,15 +278,44 @@ class ReferenceWatches:
         informer.on_state(lambda it: self._state_changed(key, it))
         self._tasks[key] = group.create_task(informer.run(), name=f"watch-{key}")
 
+    def _is_refused(self, key: CopyKey) -> bool:
+        return key in self._refused.get(key.namespace, ())
+
+    def _admit_refused(self) -> None:
+        """Watches refused objects for which there is memory now."""
+        for namespace, keys in list(self._refused.items()):
+            share = self._shares.of(namespace)
+            while keys and self._group is not None:
+                key = next(iter(keys))
+                if not share.take(key, WATCH_SIZE):
+                    break
+                del keys[key]
+                self._start(self._group, key)
+            if not keys:
+                del self._refused[namespace]
+
     def _release(self, key: CopyKey) -> None:
-        if key not in self._ending:
+        if self._is_refused(key):
+            del self._refused[key.namespace][key]
+        elif key in self._informers and key not in self._ending:
             loop = asyncio.get_running_loop()
             self._ending[key] = loop.call_later(self._linger, self._end, key)
 
     def _end(self, key: CopyKey) -> None:
         self._ending.pop(key, None)
         del self._informers[key]
-        self._tasks.pop(key).cancel()
+        self._watched_in[key.namespace].discard(key)
+        if not self._watched_in[key.namespace]:
+            del self._watched_in[key.namespace]
+        task = self._tasks.pop(key)
+        task.add_done_callback(lambda _: self._give_back(key))
+        task.cancel()
+
+    def _give_back(self, key: CopyKey) -> None:
+        if key not in self._informers:
+            self._shares.of(key.namespace).release(key)
+            self._shares.forget(key.namespace)
+        self._admit_refused()
 
     def _state_changed(self, key: CopyKey, informer: Informer) -> None:
         if self._informers.get(key) is not informer:
@@ -220,27 +324,42 @@ class ReferenceWatches:
             if key in self._ending:  # The authorizer has forgotten the last pod.
                 self._ending[key].cancel()
                 self._end(key)
-        elif isinstance(informer.error, Forbidden):
+        elif isinstance(informer.error, ApiError):
             if key.namespace not in self._reported:
                 self._reported.add(key.namespace)
                 fields = name_fields("Namespace", name=key.namespace, cluster="home")
-                log.warning("%s", self.missing_permission([key]), extra=fields)
+                reported = self.missing_permission([key]) or informer.error
+                log.warning("%s", reported, extra=fields)
             self._read_handlers(key)
         elif informer.error is None:
             self._reported.discard(key.namespace)
-            # A RoleBinding grants all objects of the namespace at once.
-            self.retry_now(key.namespace)
             self._settle(key.namespace)
 
     def _settle(self, namespace: HomeNamespace) -> None:
         def settled() -> None:
             del self._settling[namespace]
-            for key in [it for it in self._informers if it.namespace == namespace]:
+            for key in list(self._watched_in.get(namespace, ())):
                 self._read_handlers(key)
 
         if namespace not in self._settling:
+            # A RoleBinding grants all objects of the namespace at once.
+            self.retry_now(namespace)
             loop = asyncio.get_running_loop()
             self._settling[namespace] = loop.call_later(SETTLE, settled)
+
+
+def _forbids(error: KubeError | None) -> bool:
+    """Whether home forbids the object, and not only because it does not know the pod yet."""
+    return isinstance(error, Forbidden) and not isinstance(error, NotRelatedToNode)
+
+
+def _too_large(namespace: HomeNamespace) -> ReconcileBlocked:
+    return ReconcileBlocked(
+        "HomeObjectsTooLarge",
+        f"home: the ConfigMaps and Secrets to which pods of namespace {namespace} on this node "
+        "refer exceed the namespace's share of the bridge's memory; refer to fewer, or give the "
+        "bridge a larger memory limit",
+    )
 
 
 def _refers_alike(old: Object | None, new: Object | None) -> bool:

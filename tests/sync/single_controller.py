@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from sync.cache.cache_share import NamespaceShares
 from sync.capacity.remote_capacity import CapacityAggregator
 from sync.declaration.controller_context import ControllerContext
 from sync.engine.engine import utc_now
@@ -23,6 +24,7 @@ from translators.translation_options import Policy
 def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> ControllerContext:
     """A context whose informers do not run."""
     shared = SharedInformers(home, remote, policy, account=home, fast_keepalive=False)
+    shares = NamespaceShares(home.limits)
     ownership = NamespaceOwnership(MemoryRecord(), shared.remote_namespaces, policy.identity)
     return ControllerContext(
         home=home,
@@ -44,9 +46,9 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
             ownership,
             labels=HomeNamespaceLabels(home),
         ),
-        watches=NamespaceWatches(home),
+        watches=NamespaceWatches(home, shares=shares),
         references=ReferenceWatches(
-            home, shared.home_pods, functools.partial(home_references, policy)
+            home, shared.home_pods, functools.partial(home_references, policy), shares=shares
         ),
         events=EventRecorder(home, node=policy.identity.node, now=utc_now),
         now=utc_now,

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from sync.cache import store_writer
+from sync.cache import cache_share
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.api_errors import MalformedResponse
@@ -162,7 +162,7 @@ async def test_objects_beyond_the_memory_are_skipped(
     api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No store takes all of it, deletions make room, and a closed informer gives its part back."""
-    monkeypatch.setattr(store_writer, "CACHE_LIMIT", 2**20)
+    monkeypatch.setattr(cache_share, "CACHE_LIMIT", 2**20)
     client = await client_for(api, "remote")
     events, pods = Informer(client, CONFIG_MAPS), Informer(client, PODS)
     async with running_informer(pods):
@@ -248,7 +248,7 @@ async def test_object_that_is_too_dense_is_skipped_in_a_list(
 async def test_memory_of_home_is_not_limited(
     api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_writer, "CACHE_LIMIT", 1)
+    monkeypatch.setattr(cache_share, "CACHE_LIMIT", 1)
     informer = Informer(await client_for(api, "home"), CONFIG_MAPS)
     api.put(config_map("a"))
     async with running_informer(informer):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sync.cache import store_writer
+from sync.cache import cache_share
 from sync.cache.store import Key
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, SECRETS, SERVICES, Object
 from tests.objects import config_map, secret
@@ -20,7 +20,7 @@ LARGE = "x" * 60_000
 @pytest.fixture(autouse=True)
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves room for small objects, and for no `LARGE` one."""
-    monkeypatch.setattr(store_writer, "CACHE_LIMIT", 2**16)
+    monkeypatch.setattr(cache_share, "CACHE_LIMIT", 2**16)
 
 
 def large_pod(harness: EngineHarness, **spec: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from sync.cache.cache_share import NamespaceShares
 from sync.cache.store import Key
 from sync.kube.api_resources import (
     CONFIG_MAPS,
@@ -39,7 +40,7 @@ class RecordedWatches(NamespaceWatches):
         self.changes: list[tuple[Resource, str]] = []
         self.synced: list[str] = []
         self.refused: list[str] = []
-        super().__init__(client, linger=LINGER)
+        super().__init__(client, shares=NamespaceShares(client.limits), linger=LINGER)
         for resource in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):
             self.on_change(resource, functools.partial(self._changed, resource))
         self.on_synced(self.synced.append)

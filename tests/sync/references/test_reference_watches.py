@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
-from sync.kube.api_resources import CONFIG_MAPS, PODS, SECRETS
+from sync.cache.informer import Informer
+from sync.kube.api_resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
 from sync.references import reference_watches
 from tests.fakeapi import Fault
 from tests.fakeapi.request_log import LoggedRequest
@@ -130,3 +132,78 @@ async def test_a_pod_waits_while_its_object_cannot_be_read(harness: EngineHarnes
     harness.home.heal(fault)
     await harness.remote.until(harness.remote_pod)
     assert harness.config_map()
+
+
+# -- an object that home does not serve --------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["configmaps", "secrets", "services"])
+async def test_pod_reports_an_object_that_home_cannot_serve(
+    harness: EngineHarness, kind: str
+) -> None:
+    """As for a Secret that home's KMS plugin cannot decrypt."""
+    message = "Internal error occurred: unable to transform key"
+    harness.home.put(config_map("conf"))
+    harness.home.put(secret("key"))
+    path = f"*/namespaces/default/{kind}"
+    harness.home.fail(Fault("GET", path, code=500, message=message, times=None))
+    await harness.start()
+    harness.pod(uses=["cm/conf", "secret/key"])
+    (event,) = await harness.events_with_reason("HomeUnread")
+    await harness.home.until(lambda: harness.status().get("reason") == "HomeUnread")
+    assert message in harness.status()["message"]
+    assert message in event["message"]
+    assert harness.engine.pods.controller.queue.failing == 1
+    assert harness.remote_pod() is None
+
+    harness.home.heal()
+    await harness.remote.until(harness.remote_pod)
+    await harness.settle()
+    assert "reason" not in harness.status()
+    assert len(await harness.events_with_reason("HomeUnread")) == 1
+
+
+async def test_pod_reports_that_the_authorizer_does_not_see_it(harness: EngineHarness) -> None:
+    message = (
+        "configmaps is forbidden: no relationship found between node 'virtual' and this object"
+    )
+    harness.home.put(config_map("conf"))
+    harness.home.fail(Fault("GET", CONFIG_MAPS_PATH, code=403, message=message, times=None))
+    await harness.start()
+    harness.pod(uses=["cm/conf"])
+    await harness.events_with_reason("HomeUnread")
+    await harness.home.until(lambda: "no relationship" in harness.status().get("message", ""))
+
+
+async def test_short_failure_of_home_is_not_reported(harness: EngineHarness) -> None:
+    harness.home.put(config_map("conf"))
+    harness.home.fail(Fault("GET", CONFIG_MAPS_PATH, code=503, times=2))
+    await harness.start()
+    harness.pod(uses=["cm/conf"])
+    await harness.settle()
+    assert harness.remote_pod()
+    assert not harness.home.objects(EVENTS)
+
+
+async def test_work_of_a_recovery_is_proportional_to_the_watches(
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, looked = 150, [0]
+    for number in range(count):
+        harness.home.put(config_map(f"c{number}"))
+    await harness.start_running(uses=[f"cm/c{number}" for number in range(count)])
+    fault = harness.home.fail(Fault("GET", CONFIG_MAPS_PATH, code=500, times=None))
+    harness.home.break_watches(CONFIG_MAPS)
+    await harness.home.until(lambda: fault.hits >= count)
+    error = vars(Informer)["error"].fget
+
+    def counted(informer: Informer) -> object:
+        looked[0] += 1
+        return error(informer)
+
+    monkeypatch.setattr(Informer, "error", property(counted))
+    harness.home.heal()
+    harness.clear_logs()
+    await harness.home.until(lambda: len(harness.home.open_watches(CONFIG_MAPS)) == count)
+    await asyncio.sleep(2)
+    assert looked[0] <= 20 * count

@@ -1,0 +1,85 @@
+"""Bounds of the memory for objects in caches.
+
+The bytes of home's objects are those that `sync.kube.response_limits.decoded_size` estimates; those
+of the remote's are its JSON, because pods of one template have most parts in common
+(`sync.cache.interning`). A share may grow while it has less than is free, so that none takes all.
+Stubs (`sync.cache.stub`) may use all of the memory, and an eighth beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from sync.base.memory_limit import memory_limit
+from sync.kube.response_limits import CACHE_LIMIT, ResponseLimits
+from translators.object_accessors import HomeNamespace
+
+
+class CacheShare:
+    """The part of a memory that one store, or one home namespace, has. ``limits`` counts what all
+    parts of the memory have."""
+
+    def __init__(self, limits: ResponseLimits) -> None:
+        self._limits = limits
+        # In kB: small integers are shared.
+        self._sizes: dict[Hashable, int] = {}
+        self._total = 0
+
+    @property
+    def limit(self) -> int:
+        """Bytes of the memory for all shares."""
+        return home_limit()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._sizes
+
+    def take(self, key: Hashable, size: int, *, is_stub: bool = False) -> bool:
+        """Whether the object may have this size from now on."""
+        wanted, limit = (size >> 10) + 1, self.limit
+        more = wanted - self._sizes.get(key, 0)
+        free = (limit - self._limits.cached) >> 10
+        room = free + (limit >> 13) if is_stub else free - self._total
+        if more > max(room, 0):
+            return False
+        self._sizes[key] = wanted
+        self._add(more)
+        return True
+
+    def release(self, key: Hashable) -> None:
+        self._add(-self._sizes.pop(key, 0))
+
+    def _add(self, more: int) -> None:
+        self._total += more
+        self._limits.cached += more << 10
+
+
+class RemoteShare(CacheShare):
+    """The part of one store of the memory for all objects of one remote."""
+
+    @property
+    def limit(self) -> int:
+        return CACHE_LIMIT
+
+
+class NamespaceShares:
+    """The part of each home namespace of the memory for what its users write: the objects that
+    remote pods need."""
+
+    def __init__(self, limits: ResponseLimits) -> None:
+        self._limits = limits
+        self._shares: dict[HomeNamespace, CacheShare] = {}
+
+    def of(self, namespace: HomeNamespace) -> CacheShare:
+        return self._shares.setdefault(namespace, CacheShare(self._limits))
+
+    def forget(self, namespace: HomeNamespace) -> None:
+        """Forgets the share of a namespace that has nothing."""
+        share = self._shares.get(namespace)
+        if share is not None and share.is_empty:
+            del self._shares[namespace]
+
+
+def home_limit() -> int:
+    """Bytes of the objects of home: a quarter of the memory of the process."""
+    return memory_limit() // 4
