@@ -31,6 +31,7 @@ _ACCEPTS = {f"{_DOMAIN}/accepts-home": "*"}
 _USED_BY = {f"used-by.{_DOMAIN}/far": "true"}
 _NAMESPACES = "/api/v1/namespaces"
 _TARGET = {"apiVersion": "v1", "kind": "Node", "name": "any"}
+_ABSENT_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "none", "uid": str(uuid.uuid4())}
 #: Parts of the messages of the rules.
 RESERVED, HANDOVER = "are reserved to Cluster Bridge", "hands a namespace over"
 PLACES, LABELLED = "only in namespaces of the bridge", "only objects with the label"
@@ -227,6 +228,16 @@ OF_BRIDGE: dict[str, Attempt] = {
     ),
     "change-other-annotations": (
         *("PATCH", f"{_NAMESPACES}/GRANTED", _meta(annotations={"scheduler": "any"})),
+        CHANGES,
+    ),
+    "have-a-namespace-garbage-collected": (
+        "PATCH",
+        f"{_NAMESPACES}/GRANTED",
+        {"metadata": {"ownerReferences": [_ABSENT_OWNER]}},
+        CHANGES,
+    ),
+    "keep-a-namespace-for-ever": (
+        *("PATCH", f"{_NAMESPACES}/GRANTED", {"metadata": {"finalizers": [f"{_DOMAIN}/any"]}}),
         CHANGES,
     ),
     "give-a-namespace-to-another-home": (

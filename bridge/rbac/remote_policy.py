@@ -204,10 +204,17 @@ def _keeps_label() -> str:
 
 
 def _only_registers() -> str:
-    """CEL: a namespace changes only in the annotations of its users."""
+    """CEL: a namespace changes only in the annotations of its users. An owner that does not exist
+    would have the garbage collector delete the namespace, and a finalizer would keep it for
+    ever."""
     after = _annotations("dyn(object)")
     is_user_key = f"k.startsWith('{USED_BY_DOMAIN}/')"
+    fixed = " && ".join(
+        f"dyn(object).{field} == variables.before.{field}"
+        for field in ("metadata.?ownerReferences", "metadata.?finalizers", "?spec")
+    )
     return (
+        f"{fixed} && "
         f"{_labels('dyn(object)')} == variables.labels && "
         f"{after}.all(k, {is_user_key} || variables.annotations[?k] == {after}[?k]) && "
         f"variables.annotations.all(k, {is_user_key} || k in {after})"

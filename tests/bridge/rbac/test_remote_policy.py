@@ -87,3 +87,10 @@ def test_handover_has_a_permission_that_no_bridge_has() -> None:
 def test_policies_fail_closed(name: str) -> None:
     assert policies()[name]["failurePolicy"] == "Fail"
     assert all(it["reason"] == "Forbidden" for it in policies()[name]["validations"])
+
+
+def test_namespace_that_was_handed_over_gets_no_owner_and_no_finalizer() -> None:
+    rules = [it["expression"] for it in policies()["team.burst.remote"]["validations"]]
+    (registers,) = [it for it in rules if ANNOTATION_ACCEPTS in it]
+    for field in ("metadata.?ownerReferences", "metadata.?finalizers", "?spec"):
+        assert f"dyn(object).{field} == variables.before.{field}" in registers
