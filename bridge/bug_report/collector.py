@@ -1,8 +1,11 @@
 """Collects a bug report from both clusters, with the user's own permissions.
 
 A part that cannot be read is a line in ``problems`` and hides no other. Each part ends within
-`PART_SECONDS`, and no list has more than `MAX_OBJECTS` objects. Data of Secrets and ConfigMaps is
-read with the objects, registered for redaction (`bridge.bug_report.redaction`), and dropped.
+`PART_SECONDS`, and no list has more than `MAX_OBJECTS` objects.
+
+Data of the Secrets and ConfigMaps that pods use, at home and as copies, is registered for redaction
+(`bridge.bug_report.redaction`) and dropped. If a part of it cannot be read, or is too much, texts
+of the clusters are withheld: they could quote it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any, TypeVar
 
 from bridge.bug_report.redaction import WITHHELD, Redactor
 from bridge.checks import check_runner
+from bridge.checks.check_context import ClusterConnectivity
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.cluster_access import check_connectivity
 from bridge.clusters.cluster_reads_selection import read_scope
@@ -30,12 +34,14 @@ from bridge.status import version_report
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import ReadScope
 from sync.kube import kubeconfig
-from sync.kube.api_errors import KubeError
+from sync.kube.api_errors import ApiError, KubeError
 from sync.kube.api_resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.references.reference_keys import REFERENCED_RESOURCES
 from translators.object_accessors import Object, name_of, namespace_of
+from translators.pods.references import Reference, references
 from translators.virtual_node_identity import home_id_from_uid
 
 T = TypeVar("T")
@@ -44,6 +50,8 @@ T = TypeVar("T")
 PART_SECONDS = 20.0
 #: Longest list.
 MAX_OBJECTS = 2000
+#: ConfigMaps and Secrets of home that are read, and how many at once.
+MAX_REFERENCES, AT_ONCE = 2000, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,15 @@ class BugReportSettings:
     """Whether to include the addresses of the API servers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A part that cannot be read."""
+
+    text: str
+    answer: str = ""
+    """The message of an API server, which can quote an object."""
+
+
 @dataclass(slots=True)
 class BugReport:
     """The parts of a report. They are rendered by `files`, after all secrets are known."""
@@ -68,7 +85,9 @@ class BugReport:
     """File name → function that returns its content."""
     descriptions: dict[str, str] = field(default_factory=dict)
     """File name → description."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    unlearned: list[str] = field(default_factory=list)
+    """The contents that could not be registered for redaction."""
     replacements: dict[str, str] = field(default_factory=dict)
     """Text that is replaced in all files → its replacement."""
 
@@ -76,10 +95,22 @@ class BugReport:
         """Adds a file."""
         self.parts[file], self.descriptions[file] = content, description
 
+    def problem(self, text: str) -> None:
+        self.problems.append(Problem(text))
+
     def files(self) -> dict[str, bytes]:
         """The redacted content of each file, by name."""
         found = {file: self._text(content()) for file, content in self.parts.items()}
-        found["problems.json"] = self._text([self.redactor.redact(it) for it in self.problems])
+        problems = [
+            self.redactor.without_known(it.text) + self.redactor.redact(it.answer)
+            for it in self.problems
+        ]
+        if self.unlearned:
+            problems.append(
+                f"texts of the clusters are withheld, because the contents that they could quote "
+                f"are not all known: {'; '.join(self.unlearned)}"
+            )
+        found["problems.json"] = self._text(problems)
         self.descriptions["problems.json"] = "what could not be read, and why"
         return {file: text.encode() for file, text in sorted(found.items())}
 
@@ -102,13 +133,20 @@ async def collect(settings: BugReportSettings, *, notify: Notify) -> BugReport:
     async with AsyncExitStack() as stack:
         its = await check_connectivity(stack, settings.home, "home")
         if its.client is None:
-            found.problems += [it.found for it in its.findings if it.severity == "error"]
+            _add_errors(its, found)
             return found
         _hide(found, its.client, show=settings.addresses)
         for known in await _nodes(its.client, settings, found):
             notify(f"collecting node {name_of(known)}")
             await _add_node(stack, settings, its.client, known, found)
+    found.redactor.is_complete = not found.unlearned
     return found
+
+
+def _add_errors(its: ClusterConnectivity, found: BugReport) -> None:
+    for it in its.findings:
+        if it.severity == "error":
+            found.problem(it.found)
 
 
 async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport) -> None:
@@ -134,7 +172,7 @@ async def _nodes(home: KubeClient, settings: BugReportSettings, found: BugReport
     else:
         nodes = await _listed(home, NODES, found, labels=node_object.LABEL_REMOTE)
     if not nodes:
-        found.problems.append("home: no such virtual node")
+        found.problem("home: no such virtual node")
     return nodes
 
 
@@ -148,9 +186,7 @@ async def _add_node(
     name, redactor = name_of(known), found.redactor
     folder = f"nodes/{name}"
     found.add(f"{folder}/node.json", "the virtual node", lambda: redactor.node(known))
-    pods = await _listed(home, PODS, found, fields=f"spec.nodeName={name}")
-    for pod in pods:
-        redactor.learn_pod(pod)
+    pods = await _learned_pods(home, name, found)
     found.add(
         f"{folder}/pods.json", "home's pods on it: status", lambda: [*map(redactor.pod, pods)]
     )
@@ -159,15 +195,15 @@ async def _add_node(
     events = await _events(home, name, pods, found)
     found.add(f"{folder}/events.json", "Events of both", lambda: [*map(redactor.event, events)])
     await _add_metrics(home, name, folder, found)
-    there = await resolve_remote_kubeconfig(
-        stack, home, known, settings.remote, warn=found.problems.append
-    )
+    there = await resolve_remote_kubeconfig(stack, home, known, settings.remote, warn=found.problem)
     if there is None:
-        found.problems.append(f"remote of {name}: its kubeconfig is not on this machine")
+        found.problem(f"remote of {name}: its kubeconfig is not on this machine")
+        found.unlearned.append(f"copies and tokens in the remote of {name}")
         return
     its = await check_connectivity(stack, there.ref, "remote", named=there.description)
     if its.client is None:
-        found.problems += [it.found for it in its.findings if it.severity == "error"]
+        _add_errors(its, found)
+        found.unlearned.append(f"copies and tokens in the remote of {name}")
         return
     _hide(found, its.client, show=settings.addresses)
     scope = await read_scope(its.client, join_record.remote_namespaces(known))
@@ -183,9 +219,12 @@ async def _add_remote(
         home_id = home_id_from_uid(await cluster_uid(home))
         return await remote_inventory.list_node_inventories(remote, home_id, scope=scope)
 
-    theirs = await _part(found, "remote: objects of the bridge", inventories()) or []
-    pods = [pod for its in theirs for pod in its.pods][:MAX_OBJECTS]
-    copies = [it for its in theirs for it in its.copies][:MAX_OBJECTS]
+    theirs = await _part(found, "remote: objects of the bridge", inventories())
+    if theirs is None or any(remote.limits.rejected.values()):
+        found.unlearned.append("copies and tokens in the remote")
+    theirs = theirs or []
+    pods = [pod for its in theirs for pod in its.pods]
+    copies = [it for its in theirs for it in its.copies]
     namespaces = [it for its in theirs for it in its.namespaces]
     for pod in pods:
         redactor.learn_pod(pod)
@@ -193,6 +232,8 @@ async def _add_remote(
         redactor.learn_data({**copy, "kind": resource.kind})
         for key in ("data", "binaryData", "stringData"):
             copy.pop(key, None)
+    # All were learned before.
+    pods, copies = pods[:MAX_OBJECTS], copies[:MAX_OBJECTS]
     found.add(
         f"{folder}/remote-pods.json",
         "the remote's pods for them: status",
@@ -212,6 +253,42 @@ async def _add_remote(
     lists = [await _listed(remote, RESOURCE_QUOTAS, found, namespace=it) for it in where]
     quotas = [it for listed in lists for it in listed if namespace_of(it) in mapped]
     found.add(f"{folder}/remote-quotas.json", "its quotas", lambda: [*map(redactor.quota, quotas)])
+
+
+async def _learned_pods(home: KubeClient, node: str, found: BugReport) -> list[Object]:
+    """The pods on a node, once all that they contain and refer to is learned."""
+    listed = await _part(found, "home: pods", home.list(PODS, fields=f"spec.nodeName={node}"))
+    if listed is None:
+        found.unlearned.append(f"pods on {node}")
+        return []
+    for pod in listed.items:
+        found.redactor.learn_pod(pod)
+    wanted = {(namespace_of(pod), it) for pod in listed.items for it in references(pod)}
+    await _learn_references(home, sorted(wanted), found)
+    return _cut(listed.items, "home: pods", found)
+
+
+async def _learn_references(
+    home: KubeClient, wanted: Sequence[tuple[str, Reference]], found: BugReport
+) -> None:
+    if len(wanted) > MAX_REFERENCES:
+        found.unlearned.append(f"{len(wanted)} ConfigMaps and Secrets to which pods refer")
+        return
+
+    async def learn(namespace: str, ref: Reference) -> None:
+        resource = REFERENCED_RESOURCES[ref.kind]
+        obj = await home.find(resource, ref.name, namespace=namespace)
+        if obj is not None:
+            found.redactor.learn_data({**obj, "kind": ref.kind})
+
+    async def learn_all() -> None:
+        for start in range(0, len(wanted), AT_ONCE):
+            await asyncio.gather(*(learn(*it) for it in wanted[start : start + AT_ONCE]))
+
+    failed = len(found.problems)
+    await _part(found, "home: ConfigMaps and Secrets to which pods refer", learn_all())
+    if len(found.problems) > failed:
+        found.unlearned.append("ConfigMaps and Secrets to which pods refer")
 
 
 async def _leases(home: KubeClient, name: str, found: BugReport) -> list[Object]:
@@ -270,11 +347,12 @@ async def _listed(
 ) -> list[Object]:
     reading = client.list(resource, namespace=namespace, labels=labels, fields=fields)
     page = await _part(found, f"{client.side}: {resource}", reading)
-    objects = [] if page is None else page.items
+    return [] if page is None else _cut(page.items, f"{client.side}: {resource}", found)
+
+
+def _cut(objects: list[Object], what: str, found: BugReport) -> list[Object]:
     if len(objects) > MAX_OBJECTS:
-        found.problems.append(
-            f"{client.side}: {len(objects)} {resource}, of which {MAX_OBJECTS} are included"
-        )
+        found.problem(f"{what}: {MAX_OBJECTS} of {len(objects)} are included")
     return objects[:MAX_OBJECTS]
 
 
@@ -283,10 +361,12 @@ async def _part(found: BugReport, what: str, reading: Awaitable[T]) -> T | None:
     try:
         async with asyncio.timeout(PART_SECONDS):
             return await reading
-    except KubeError as problem:
-        found.problems.append(f"{what}: {problem}")
+    except ApiError as error:
+        found.problems.append(Problem(f"{what}: {error.code}: ", error.message))
+    except KubeError as error:
+        found.problem(f"{what}: {error}")
     except TimeoutError:
-        found.problems.append(f"{what}: no answer in {PART_SECONDS:.0f} s")
+        found.problem(f"{what}: no answer in {PART_SECONDS:.0f} s")
     return None
 
 

@@ -4,13 +4,15 @@
   arguments, values of annotations and labels (except those of `_PUBLIC_KEYS`), termination messages
   of containers (they can be log lines), credentials.
 - Free text of a cluster (messages of conditions and Events) is included without anything that
-  `Redactor` has learned: it could quote any secret of the report's objects.
+  `Redactor` has learned: it could quote any secret of the report's objects. It is withheld as a
+  whole unless all of these were learned.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -35,6 +37,8 @@ MIN_SECRET_LENGTH = 6
 MIN_WORD_LENGTH = 8
 #: With more learned values, free text is redacted as a whole.
 MAX_LEARNED = 20_000
+#: A service account's token: a message may quote one that has been replaced since.
+_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
 
 #: Labels and annotations whose values are included; bridges or Kubernetes set them.
 _PUBLIC_KEYS = frozenset(
@@ -74,6 +78,8 @@ class Redactor:
     """Learns secret values, removes them from text, and selects fields of objects."""
 
     def __init__(self) -> None:
+        self.is_complete = False
+        """Whether all values that a text could quote were learned."""
         self._known: set[str] = set()
         self._too_many = False
 
@@ -92,18 +98,24 @@ class Redactor:
 
     def learn_data(self, obj: Object) -> None:
         """Learns the data of a Secret or ConfigMap."""
-        for value in (obj.get("data") or {}).values():
-            self.learn(str(value))
-            if obj.get("kind") == "Secret":
-                self.learn(_decoded(str(value)))
+        encoded = obj.get("kind") == "Secret"
+        for field, is_encoded in (("data", encoded), ("binaryData", True)):
+            for value in (obj.get(field) or {}).values():
+                self.learn(str(value))
+                if is_encoded:
+                    self.learn(_decoded(str(value)))
         for value in _private({"annotations": metadata(obj).get("annotations")}):
             self.learn(value)
 
     def redact(self, text: Any) -> str:
-        """The text without learned values."""
-        redacted = str(text or "")
-        if self._too_many:
-            return WITHHELD if redacted else ""
+        """The text of a cluster without learned values."""
+        if self._too_many or not self.is_complete:
+            return WITHHELD if text else ""
+        return self.without_known(text)
+
+    def without_known(self, text: Any) -> str:
+        """A text that quotes no object, without learned values."""
+        redacted = _TOKEN.sub(WITHHELD, str(text or ""))
         for secret in sorted((it for it in self._known if it in redacted), key=len, reverse=True):
             redacted = redacted.replace(secret, WITHHELD)
         return redacted

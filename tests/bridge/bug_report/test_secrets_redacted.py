@@ -12,12 +12,13 @@ import pytest
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
-from bridge.bug_report import archive
+from bridge.bug_report import archive, collector
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
 from sync.kube.api_resources import NODES, PODS, Object
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
+from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 
@@ -174,6 +175,7 @@ async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: 
 
 def test_too_many_secrets_redact_all_free_text() -> None:
     redactor = Redactor()
+    redactor.is_complete = True
     for number in range(MAX_LEARNED + 1):
         redactor.learn(f"secret-{number}")
     assert redactor.redact("anything") == WITHHELD
@@ -182,7 +184,119 @@ def test_too_many_secrets_redact_all_free_text() -> None:
 
 def test_short_words_are_not_redacted() -> None:
     redactor = Redactor()
+    redactor.is_complete = True
     redactor.learn("a b true")
     redactor.learn("true")
     assert redactor.redact("it is true") == "it is true"
     assert redactor.redact("so a b true it is") == f"so {WITHHELD} it is"
+
+
+# -- contents that are not all known -----------------------------------------------------
+
+
+#: No credential of the kubeconfigs, which are redacted on their own.
+PASSWORD = "hunter2-very-secret"
+PASSWORD_ENCODED = base64.b64encode(PASSWORD.encode()).decode()
+
+
+def rejected(harness: EngineHarness) -> None:
+    """A pod that waits, because a webhook of the remote rejects its Secret and quotes it."""
+    harness.home.put(secret("key", data={"password": PASSWORD_ENCODED}))
+    message = f"admission webhook denied the request: password {PASSWORD} is too weak"
+    harness.remote.fail(
+        Fault("POST", "*/secrets", code=403, message=message, times=None),
+    )
+    container = {"name": "main", "image": "busybox:1", "envFrom": [{"secretRef": {"name": "key"}}]}
+    harness.pod("a", containers=[container])
+
+
+async def rejected_report(two: Clusters, path: Path) -> dict[str, str]:
+    """A report while the webhook's message is in the pod's status, its condition and an Event."""
+    harness = EngineHarness(two.home, two.remote)
+    rejected(harness)
+    await two.home.until(lambda: PASSWORD in str(harness.status()))
+    return await report(two, path)
+
+
+async def test_rejected_secret_is_learned_from_home(two: Clusters, tmp_path: Path) -> None:
+    async with running_join(two):
+        files = await rejected_report(two, tmp_path / "report.tar.gz")
+    assert PASSWORD not in str(files)
+    [pod] = parsed(files, f"nodes/{NODE}/pods.json")
+    assert pod["status"]["message"].endswith(f"password {WITHHELD} is too weak")
+
+
+@pytest.mark.parametrize("code", [403, 500])
+async def test_texts_are_withheld_if_a_secret_cannot_be_read(
+    two: Clusters, tmp_path: Path, code: int
+) -> None:
+    async with running_join(two):
+        harness = EngineHarness(two.home, two.remote)
+        rejected(harness)
+        await two.home.until(lambda: PASSWORD in str(harness.status()))
+        two.home.fail(
+            Fault("GET", "*/secrets/key", code=code, message=f"is it {PASSWORD}?", times=None)
+        )
+        files = await report(two, tmp_path / "report.tar.gz")
+    assert PASSWORD not in str(files)
+    [pod] = parsed(files, f"nodes/{NODE}/pods.json")
+    assert pod["status"]["message"] == WITHHELD
+    assert pod["status"]["reason"] == "RemoteForbidden"
+    assert "texts of the clusters are withheld" in files["problems.json"]
+    assert str(code) in files["problems.json"]
+
+
+async def test_texts_are_withheld_without_the_remote(two: Clusters, tmp_path: Path) -> None:
+    """The values of tokens are in the remote alone."""
+    async with running_join(two):
+        harness = EngineHarness(two.home, two.remote)
+        rejected(harness)
+        await two.home.until(lambda: PASSWORD in str(harness.status()))
+    await two.remote.stop()
+    files = await report(two, tmp_path / "report.tar.gz")
+    assert PASSWORD not in str(files)
+    [pod] = parsed(files, f"nodes/{NODE}/pods.json")
+    assert pod["status"]["message"] == WITHHELD
+
+
+async def test_secrets_beyond_the_longest_list_are_learned(
+    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A remote copy can have a value that home has replaced."""
+    monkeypatch.setattr(collector, "MAX_OBJECTS", 3)
+    harness = EngineHarness(two.home, two.remote)
+    async with running_join(two):
+        names = [f"conf-{number}" for number in range(8)]
+        for name in names:
+            two.home.put(config_map(name))
+        two.home.put(secret("key", data={"password": PASSWORD_ENCODED}))
+        sources: list[Object] = [{"configMapRef": {"name": name}} for name in names]
+        sources.append({"secretRef": {"name": "key"}})
+        container = {"name": "main", "image": "busybox:1", "envFrom": sources}
+        harness.pod("a", containers=[container])
+        await two.remote.until(lambda: harness.remote_pod("a"))
+        harness.report_running("a")
+    two.home.put(secret("key", data={"password": "b3RoZXI="}))
+    status = {"phase": "Running", "message": f"{PASSWORD} not found"}
+    two.home.update(PODS, "a", {"status": status}, "default")
+    files = await report(two, tmp_path / "report.tar.gz")
+    assert len(parsed(files, f"nodes/{NODE}/remote-objects.json")) <= 3 + 1
+    assert PASSWORD not in str(files)
+    assert "not found" in files[f"nodes/{NODE}/pods.json"], "not withheld as a whole"
+
+
+async def test_texts_are_withheld_for_too_many_references(
+    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "MAX_REFERENCES", 0)
+    async with running_join(two):
+        files = await rejected_report(two, tmp_path / "report.tar.gz")
+    [pod] = parsed(files, f"nodes/{NODE}/pods.json")
+    assert pod["status"]["message"] == WITHHELD
+
+
+def test_token_is_redacted_although_it_was_replaced() -> None:
+    redactor = Redactor()
+    redactor.is_complete = True
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl"
+    assert redactor.redact(f"token {token} expired") == f"token {WITHHELD} expired"
