@@ -15,6 +15,9 @@ from collections.abc import Iterable
 
 from e2e.kubectl import Json
 
+#: The schemes of provider ids of which a provider knows the machine; others belong to no group
+#: (NodeGroupForNode of cloudprovider/aws, azure, gce and clusterapi).
+PROVIDER_SCHEMES = ("aws", "azure", "gce", "hcloud", "openstack", "vsphere")
 #: Labels of a Node from which a provider reads its group: ``nodeGroupLabel`` of
 #: cloudprovider/hetzner/hetzner_cloud_provider.go, ``NodePoolLabel`` of
 #: cloudprovider/ovhcloud/ovh_cloud_provider.go, ``coreWeaveNodePoolUID`` of
@@ -79,7 +82,7 @@ def may_have_a_group(node: Json) -> bool:
     machine of an unregistered node (getNotRegisteredNodes in clusterstate/clusterstate.go)."""
     labels, annotations = (node["metadata"].get(it) or {} for it in ("labels", "annotations"))
     return bool(
-        node["spec"].get("providerID")
+        node["spec"].get("providerID", "").partition("://")[0] in PROVIDER_SCHEMES
         or any(it in labels for it in NODE_GROUP_LABELS)
         or any(it in annotations for it in NODE_GROUP_ANNOTATIONS)
     )

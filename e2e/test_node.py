@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from e2e import cloud_node_rules
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.workload_manifests import busybox, web
@@ -67,6 +68,24 @@ def test_deleted_node_and_lease_are_recreated_and_pods_continue(bridged: Bridged
     assert _taints(bridged) == [DEFAULT_TAINT]
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=10s")
     assert uids(bridged.remote_pods()) == running
+
+
+def test_no_cloud_controller_deletes_a_node_that_is_not_ready(bridged: Bridged) -> None:
+    """Nor one that a bridge joined before Nodes had a provider id; home keeps its pods."""
+    node = _node(bridged)
+    assert node["spec"]["providerID"].startswith("cluster-bridge://")
+    node["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    assert [
+        cloud for cloud in cloud_node_rules.CLOUDS if cloud_node_rules.deletes(cloud, node)
+    ] == []
+
+    assert bridged.bridge.stop() == 0
+    bridged.home.kubectl("delete", "node", bridged.node)
+    del node["spec"]["providerID"], node["status"], node["metadata"]["uid"]
+    del node["metadata"]["resourceVersion"]
+    bridged.home.kubectl("create", "-f", "-", input=json.dumps(node))
+    bridged.bridge.start()
+    wait_for(lambda: _node(bridged)["spec"].get("providerID"), "the Node gets an id")
 
 
 def test_cordon_and_drain_by_users_survive_a_restart(bridged: Bridged) -> None:

@@ -158,6 +158,12 @@ _CHECKS = (
         "see docs/how-to/restore-home.md: stop the bridge of one of the two homes, or take over on "
         "purpose with --take-over-claim",
     ),
+    Check(
+        "BRG307",
+        "No cloud controller deletes the node",
+        "start the bridge, which gives a Node without a provider id one of its own scheme; a Node "
+        "with another id has to be created again: `bridge leave`, then join",
+    ),
     # -- the network -----------------------------------------------------------------------
     Check(
         "BRG401",

@@ -56,9 +56,7 @@ async def check_before_join(context: CheckContext) -> list[Finding]:
     nodes = list[Object]()
     if (await context.own_cluster_reads()).nodes:
         nodes = (await context.remote_client.list(NODES, labels=selector)).items
-    planned = node_object.build_node(
-        context.name, node_object.desired_metadata(facts, nodes, largest="")
-    )
+    planned = node_object.build_node(facts, node_object.desired_metadata(facts, nodes, largest=""))
     return await _findings(context, planned, settings.daemonsets)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from bridge.base.version import version
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
-from bridge.node.node_object import bridge_version, is_virtual_node, remote_id_of
+from bridge.node.node_object import (
+    PROVIDER_SCHEME,
+    bridge_version,
+    is_virtual_node,
+    remote_id_of,
+)
 from bridge.remote_claim import claim_removal
 from translators.object_accessors import condition_of
 from translators.virtual_node_identity import Identity
@@ -84,6 +89,16 @@ async def check_remote_claim(context: CheckContext) -> list[Finding]:
     return [ok("BRG306", "remote", f"claimed {last}")]
 
 
+async def check_provider_id(context: CheckContext) -> list[Finding]:
+    """BRG307."""
+    current = str((context.existing_node.get("spec") or {}).get("providerID") or "")
+    if current.startswith(f"{PROVIDER_SCHEME}://"):
+        return [ok("BRG307", "home", current)]
+    if current:
+        return [warning("BRG307", "home", f"the Node has the provider id {current}")]
+    return [warning("BRG307", "home", "the Node has no provider id")]
+
+
 IMPLEMENTATIONS = (
     Implementation("BRG301", check_node_name, ("home",)),
     Implementation("BRG302", check_node_ready, ("home", "node")),
@@ -91,4 +106,5 @@ IMPLEMENTATIONS = (
     Implementation("BRG304", check_bridge_version, ("node",)),
     Implementation("BRG305", check_remote_identity, ("remote", "node")),
     Implementation("BRG306", check_remote_claim, ("home", "remote")),
+    Implementation("BRG307", check_provider_id, ("home", "node")),
 )

@@ -248,7 +248,7 @@ class NodeController:
         offered, ready = self._capacity_to_publish(), self._ready_condition(nodes)
         wanted = self._desired_metadata(nodes, offered.largest)
         body = node_object.build_node(
-            self.name, node_metadata_merge.permitted_at_registration(wanted)
+            self._facts, node_metadata_merge.permitted_at_registration(wanted)
         )
         body["status"] = self._desired_status(body, nodes, offered, ready)
         try:
@@ -328,14 +328,16 @@ class NodeController:
             )
 
     async def _write_metadata(self, node: Object, wanted: NodeMetadata) -> Object:
-        """Writes labels, annotations and taints. Raises Conflict after `ATTEMPTS`, or where another
-        Node took the name."""
+        """Writes labels, annotations and taints, and the provider id of a Node that has none.
+        Raises Conflict after `ATTEMPTS`, or where another Node took the name."""
         for attempt in range(1, ATTEMPTS + 1):
             patch = node_metadata_merge.metadata_patch(node, wanted)
+            if not (node.get("spec") or {}).get("providerID"):
+                patch.setdefault("spec", {})["providerID"] = node_object.provider_id(self._facts)
             if not patch:
                 break
             # The UID is a precondition: another Node may have the name by now.
-            patch["metadata"]["uid"] = uid_of(node)
+            patch.setdefault("metadata", {})["uid"] = uid_of(node)
             try:
                 node = await self._account.patch(NODES, self.name, patch)
                 self.node.observe_write(node)

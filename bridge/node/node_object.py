@@ -61,6 +61,10 @@ def bridge_version(node: Object) -> str:
     return image.removeprefix(_OS_IMAGE) if image.startswith(_OS_IMAGE) else ""
 
 
+#: The scheme of the Node's provider id.
+PROVIDER_SCHEME = "cluster-bridge"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """Facts that are constant while the bridge runs."""
@@ -106,16 +110,26 @@ def desired_metadata(
     )
 
 
-def build_node(name: str, own: NodeMetadata) -> Object:
+def provider_id(facts: NodeFacts) -> str:
+    """The Node's ``spec.providerID``. Cloud controllers delete a Node that is not Ready and whose
+    machine does not exist, such as one without an id, and with it all its pods. An id of another
+    scheme than the cloud's is an error to them, or names an unmanaged Node."""
+    return f"{PROVIDER_SCHEME}://{facts.remote_id}/{facts.name}"
+
+
+def build_node(facts: NodeFacts, own: NodeMetadata) -> Object:
+    spec: Object = {"providerID": provider_id(facts)}
+    if own.taints:
+        spec["taints"] = list(own.taints)
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": name,
+            "name": facts.name,
             "labels": dict(own.labels),
             "annotations": {**own.annotations, **node_metadata_merge.applied_annotation(own)},
         },
-        "spec": {"taints": list(own.taints)} if own.taints else {},
+        "spec": spec,
     }
 
 

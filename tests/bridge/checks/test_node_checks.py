@@ -205,6 +205,16 @@ async def test_each_node_without_a_bridge_is_reported_with_the_ways_out(two: Clu
 UNTRUSTED = "tls: failed to verify certificate: x509: certificate signed by unknown authority"
 
 
+async def test_node_that_a_cloud_controller_would_delete(two: Clusters) -> None:
+    async with running_join(two):
+        assert finding_of(await health(two), "BRG307").severity is Severity.OK
+    for provider, text in ((None, "no provider id"), ("aws:///zone/i-1", "aws:///zone/i-1")):
+        two.home.update(NODES, NODE, {"spec": {"providerID": provider}})
+        found = finding_of(await health(two), "BRG307")
+        assert found.severity is Severity.WARNING
+        assert text in found.found
+
+
 async def test_rejected_self_signed_certificate_has_a_remedy(
     two: Clusters,
 ) -> None:

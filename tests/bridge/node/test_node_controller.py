@@ -242,6 +242,29 @@ async def test_register_adopts_node_of_earlier_join_and_keeps_unmanaged_fields(
     assert kept["status"]["capacity"]["cpu"] == "4"
 
 
+async def test_node_without_a_provider_id_gets_one(home_api: FakeApi, node: NodeController) -> None:
+    """A cloud controller deletes a Node without one that is not Ready."""
+    await node.register()
+    created = home_api.get(NODES, NAME)
+    assert created["spec"]["providerID"] == f"cluster-bridge://{FACTS.remote_id}/{NAME}"
+    home_api.update(NODES, NAME, {"spec": {"providerID": None}})
+    async with running(node):
+        await home_api.until(lambda: home_api.get(NODES, NAME)["spec"].get("providerID"))
+    assert home_api.get(NODES, NAME)["spec"]["taints"] == created["spec"]["taints"]
+
+
+async def test_provider_id_of_another_program_stays(
+    home_api: FakeApi, node: NodeController
+) -> None:
+    """The API permits no change of it."""
+    await node.register()
+    home_api.update(NODES, NAME, {"spec": {"providerID": "aws:///zone/i-1"}})
+    home_api.clear_log()
+    await node.register()
+    assert home_api.get(NODES, NAME)["spec"]["providerID"] == "aws:///zone/i-1"
+    assert not home_api.writes(NODES.path(NAME))
+
+
 @pytest.mark.parametrize(
     ("labels", "whose"),
     [

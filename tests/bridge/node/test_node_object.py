@@ -64,7 +64,7 @@ def _status(current: Object, **more: Any) -> Object:
 
 def _new_node(nodes: list[Object]) -> Object:
     return node_object.build_node(
-        _FACTS.name, node_object.desired_metadata(_FACTS, nodes, largest="cpu=1")
+        _FACTS, node_object.desired_metadata(_FACTS, nodes, largest="cpu=1")
     )
 
 
@@ -99,7 +99,10 @@ def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
             '"taints":{"cluster-bridge.io/virtual-node:NoSchedule":"true"}}',
         },
     }
-    assert node["spec"] == {"taints": [_TAINT]}
+    assert node["spec"] == {
+        "providerID": "cluster-bridge://fedcba9876543210/burst",
+        "taints": [_TAINT],
+    }
 
 
 def test_node_without_taint_or_remote_nodes_is_valid() -> None:
@@ -112,9 +115,9 @@ def test_node_without_taint_or_remote_nodes_is_valid() -> None:
         configured=NodeMetadata(),
         annotations={},
     )
-    node = node_object.build_node(facts.name, node_object.desired_metadata(facts, [], largest=""))
+    node = node_object.build_node(facts, node_object.desired_metadata(facts, [], largest=""))
 
-    assert node["spec"] == {}
+    assert node["spec"] == {"providerID": f"cluster-bridge://f/{facts.name}"}
     assert "kubernetes.io/arch" not in node["metadata"]["labels"]
     assert len(node["metadata"]["labels"]["kubernetes.io/hostname"]) <= 63
 
