@@ -85,6 +85,41 @@ def test_forged_pod_of_a_tenant_does_not_block_a_restart(bridged: Bridged) -> No
         bridged.kubectl("delete", "pod", "--all", "--timeout=60s")
 
 
+@pytest.mark.core
+@pytest.mark.join("--accept-namespaces=test-*")
+def test_controller_of_a_granted_namespace_adopts_no_pod_of_home(bridged: Bridged) -> None:
+    """It would count the pod as its own, and delete one of both."""
+    with hostile_tenant.namespace(bridged, bridged.remote_namespace, forged=False, accepts="*"):
+        template = {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [shell("main", "sleep 1d")], "terminationGracePeriodSeconds": 1},
+        }
+        spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template, "replicas": 1}
+        theirs = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "theirs"}}
+        there = ("-n", bridged.remote_namespace)
+        bridged.remote.kubectl(
+            "create", *there, "-f", "-", input=json.dumps({**theirs, "spec": spec})
+        )
+
+        def own_pods() -> list[str]:
+            pods = get(bridged.remote, "pods", namespace=bridged.remote_namespace)
+            return [it["metadata"]["uid"] for it in pods if it["metadata"]["name"] != "ours"]
+
+        wait_for(own_pods, "the controller creates its pod")
+        ours = pod(bridged.node, "ours", {"labels": {"app": "web"}})
+        bridged.apply(ours)
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/ours", "--timeout=90s")
+        # Scaling up and down again makes the controller count its pods.
+        bridged.remote.kubectl("scale", *there, "rs/theirs", "--replicas=2")
+        wait_for(lambda: len(own_pods()) == 2, "the controller creates another")
+        bridged.remote.kubectl("scale", *there, "rs/theirs", "--replicas=1")
+        wait_for(lambda: len(own_pods()) == 1, "the controller deletes one")
+        remote = get_one(bridged.remote, "pod", "ours", namespace=bridged.remote_namespace)
+        assert [it["kind"] for it in remote["metadata"]["ownerReferences"]] == ["Namespace"]
+        assert not remote["metadata"].get("deletionTimestamp")
+        bridged.kubectl("delete", "pod", "ours", "--timeout=60s")
+
+
 @pytest.mark.join("--namespace-linger=600")
 def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> None:
     """By the record at home; if that was deleted, by their labels, once and with a log line."""

@@ -170,6 +170,16 @@ class NamespaceMapping:
         """Whether the bridge created the remote namespace of ``namespace``."""
         return self.owned(namespace) is not None
 
+    def controller_of_pods(self, namespace: HomeNamespace) -> Object | None:
+        """The owner reference to the remote namespace with which pods are created there, so that
+        no controller of another user adopts a pod whose labels it selects, and deletes pods by
+        their number; None in a namespace that the bridge created."""
+        remote = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
+        if remote is None or self._owned.owns(remote):
+            return None
+        reference = {"apiVersion": "v1", "kind": "Namespace", "name": name_of(remote)}
+        return {**reference, "uid": uid_of(remote), "controller": True}
+
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
         annotations = [metadata(pod or {}).get("annotations") for pod in (old, new)]
         if old is not None and new is not None and annotations[0] == annotations[1]:

@@ -221,6 +221,8 @@ class ActionExecutor:
             translated = remote_pod.without_optional_references(
                 self._translate(home, claims), omitted
             )
+            if controller := self._namespaces.controller_of_pods(namespace):
+                translated.pod["metadata"]["ownerReferences"] = [controller]
             await self._send_create(key, home, remote_namespace, translated)
         except ReconcileBlocked as blocked:
             await self._report_not_created(key, home, blocked.reason, blocked.message)

@@ -274,6 +274,29 @@ async def test_second_home_namespace_of_a_granted_namespace_is_blocked(
     await harness.remote.until(lambda: harness.remote.find(PODS, "b", there))
 
 
+@pytest.mark.parametrize("granted", [True, False])
+async def test_controllers_of_a_granted_namespace_adopt_no_pod(
+    harness: EngineHarness, granted: bool
+) -> None:
+    """They adopt pods whose labels they select and that have no controller."""
+    if granted:
+        harness.remote.put(foreign(REMOTE_NAMESPACE, **{ANNOTATION_ACCEPTS: "*"}))
+    await harness.start()
+    harness.pod("a", labels={"app": "web", "pod-template-hash": "5d59d67564"})
+    await harness.settle()
+    meta = (harness.remote_pod("a") or {})["metadata"]
+    namespace = harness.remote.get(NAMESPACES, REMOTE_NAMESPACE)
+    controller = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "name": REMOTE_NAMESPACE,
+        "uid": namespace["metadata"]["uid"],
+        "controller": True,
+    }
+    assert meta.get("ownerReferences") == ([controller] if granted else None)
+    assert meta["labels"]["pod-template-hash"] == "5d59d67564", "Services may select by it"
+
+
 async def test_unused_namespace_locks_are_dropped(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
