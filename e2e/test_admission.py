@@ -106,6 +106,29 @@ def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) 
     assert bridged.events("UpdateRefused") == []
 
 
+def test_label_that_admission_sets_stays(bridged: Bridged) -> None:
+    """A NetworkPolicy of the remote may select by it."""
+    _first_pod(bridged)
+    with mutating(
+        bridged.remote,
+        bridged.remote_namespace,
+        patch("/metadata/labels/network-zone", "restricted"),
+        when="object.metadata.name == 'zoned'",
+    ):
+        bridged.apply(pod(bridged.node, "zoned", {"labels": {"app": "web", "gone": "soon"}}))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/zoned", "--timeout=60s")
+    bridged.kubectl("label", "pod", "zoned", "gone-", "app=shop", "--overwrite")
+
+    def labels() -> dict[str, str]:
+        remote = get_one(bridged.remote, "pod", "zoned", namespace=bridged.remote_namespace)
+        found: dict[str, str] = remote["metadata"]["labels"]
+        return found
+
+    wait_for(lambda: labels()["app"] == "shop", "home's label reaches the pod")
+    assert labels()["network-zone"] == "restricted"
+    assert "gone" not in labels()
+
+
 @pytest.mark.core
 def test_a_pod_that_would_lose_its_user_namespace_never_runs(bridged: Bridged) -> None:
     """The pod waits with the reason and is created once the remote keeps the field; fields without

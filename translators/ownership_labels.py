@@ -36,8 +36,8 @@ ANNOTATION_NODE_NAME = f"{DOMAIN}/node-name"
 #: Text of files with all labels or annotations (`translators.pods.downward_api`).
 ANNOTATION_LABELS_FILE = f"{DOMAIN}/labels-file"
 ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
-#: State last applied from the home pod (`translators.pods.last_applied_home_values`): the keys
-#: of its labels and annotations with a domain, its containers' images, CPU and memory, and digests
+#: State last applied from the home object (`translators.pods.last_applied_home_values`): the keys
+#: of its labels and annotations; of a pod also its containers' images, CPU and memory, and digests
 #: of tolerations and deadline.
 ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"
 ANNOTATION_CARRIED_IMAGES = f"{DOMAIN}/carried-images"
@@ -149,13 +149,6 @@ def has_home_uid(remote: Object, home_uid: str) -> bool:
     """Whether the annotations name the home object with this UID."""
     origin = origin_of(remote)
     return origin is not None and origin.uid == home_uid
-
-
-def may_be_set_by_remote(key: str) -> bool:
-    """Whether the remote's own components (CNI, scheduler, policy engine) may have set a label or
-    annotation that the home object lacks: they use keys with a domain, and would restore a key that
-    the bridge removes. Keys without a domain are set by users, at home."""
-    return "/" in key
 
 
 def remote_metadata(home: Object, identity: Identity) -> Object:

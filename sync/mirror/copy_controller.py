@@ -35,7 +35,13 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid
 from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
-from sync.mirror.copy_rules import COPIED_RESOURCES, COPY_RULES, copy_patch, must_be_replaced
+from sync.mirror.copy_rules import (
+    COPIED_RESOURCES,
+    COPY_RULES,
+    copy_patch,
+    desired_copy,
+    must_be_replaced,
+)
 from sync.mirror.missing_references import MissingReferences
 from sync.references.content_digest import DIGEST
 from sync.references.reference_keys import REFERENCED_RESOURCES, CopyKey, reference_keys
@@ -349,7 +355,7 @@ class CopyController:
             self._written(key)
 
     def _desired(self, key: CopyKey, home: Object) -> Object:
-        desired = COPY_RULES[key.resource].to_remote(home, self._identity)
+        desired = desired_copy(key.resource, home, self._identity)
         desired.pop(DIGEST, None)
         return desired
 

@@ -13,7 +13,8 @@ from sync.references.content_digest import CONTENT, DIGEST
 from translators.merge_patch import merge_patch
 from translators.mirror import configmap_secret, endpoint_slice, service
 from translators.object_accessors import Object, metadata, name_of
-from translators.ownership_labels import LABEL_NODE, may_be_set_by_remote
+from translators.ownership_labels import LABEL_NODE, copied_labels
+from translators.pods import last_applied_home_values
 from translators.pods.references import ROOT_CA
 from translators.virtual_node_identity import Identity
 
@@ -57,6 +58,14 @@ def copies_selector(resource: Resource, labels: str) -> str:
     return ",".join(part for part in (labels, COPY_RULES[resource].selector) if part)
 
 
+def desired_copy(resource: Resource, home: Object, identity: Identity) -> Object:
+    """The copy of home's object, with the record of its labels."""
+    desired = COPY_RULES[resource].to_remote(home, identity)
+    record = last_applied_home_values.record_keys(labels=copied_labels(home))
+    desired["metadata"]["annotations"] |= record
+    return desired
+
+
 def must_be_replaced(resource: Resource, home: Object, copy: Object, patch: Object) -> bool:
     """Whether the API permits ``patch``, which makes the copy match home's object, only as another
     object: the fields are immutable."""
@@ -77,7 +86,7 @@ def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identit
     If both have the digest of their content (`sync.references.content_digest`), and the content
     differs, the patch has `DIGEST` instead.
     """
-    desired = COPY_RULES[resource].to_remote(home, identity)
+    desired = desired_copy(resource, home, identity)
     for field in CONTENT if DIGEST in copy else (DIGEST,):
         desired.pop(field, None)
     if resource is SERVICES:
@@ -86,7 +95,8 @@ def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identit
     labels[LABEL_NODE] = (metadata(copy).get("labels") or {}).get(LABEL_NODE, labels[LABEL_NODE])
     for field in ("labels", "annotations"):
         present = metadata(copy).get(field) or {}
-        set_by_remote = {k: v for k, v in present.items() if may_be_set_by_remote(k)}
+        copied = last_applied_home_values.last_applied_keys(copy, field)
+        set_by_remote = {key: value for key, value in present.items() if key not in copied}
         desired["metadata"][field] = {**set_by_remote, **desired["metadata"][field]}
     patch: Object = merge_patch(copy, desired, exact=_EXACT)
     return patch

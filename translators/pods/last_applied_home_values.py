@@ -7,7 +7,7 @@ pods is the remote's decision or a change of the home pod (`translators.pods.upd
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from translators.derived_names import short_hash
 from translators.object_accessors import Object, metadata
@@ -18,7 +18,6 @@ from translators.ownership_labels import (
     ANNOTATION_CARRIED_RESOURCES,
     copied_annotations,
     copied_labels,
-    may_be_set_by_remote,
 )
 from translators.pods.scheduling_fields import own_tolerations
 
@@ -32,10 +31,6 @@ _sorted = json.JSONEncoder(sort_keys=True).encode
 
 def record_annotations(home: Object) -> dict[str, str]:
     """The annotations that record the current values of the home pod; empty values are omitted."""
-    keys = {
-        "annotations": sorted(filter(may_be_set_by_remote, copied_annotations(home))),
-        "labels": sorted(filter(may_be_set_by_remote, copied_labels(home))),
-    }
     spec = home.get("spec") or {}
     images = {
         container["name"]: container["image"]
@@ -44,12 +39,20 @@ def record_annotations(home: Object) -> dict[str, str]:
         if container.get("image")
     }
     values = {
-        ANNOTATION_CARRIED_KEYS: {field_name: it for field_name, it in keys.items() if it},
         ANNOTATION_CARRIED_IMAGES: images,
         ANNOTATION_CARRIED_RESOURCES: resizable_resources(home),
         ANNOTATION_CARRIED_FIELDS: mutable_field_digests(home),
     }
-    return {annotation: _compact(value) for annotation, value in values.items() if value}
+    keys = record_keys(labels=copied_labels(home), annotations=copied_annotations(home))
+    return keys | {annotation: _compact(value) for annotation, value in values.items() if value}
+
+
+def record_keys(**fields: Iterable[str]) -> dict[str, str]:
+    """The annotation that records which keys of ``labels`` and ``annotations`` were copied: only
+    these are removed again. The remote's own components (admission, CNI, scheduler) set others, of
+    any form, and a NetworkPolicy may select by them."""
+    keys = {field_name: found for field_name, it in sorted(fields.items()) if (found := sorted(it))}
+    return {ANNOTATION_CARRIED_KEYS: _compact(keys)} if keys else {}
 
 
 def record_resources_patch(home: Object) -> Object:
@@ -92,8 +95,7 @@ def mutable_field_digests(home: Object) -> Object:
 
 
 def last_applied_keys(remote: Object, field_name: str) -> set[str]:
-    """The keys with a domain in the remote pod's ``labels`` or ``annotations`` that were copied
-    from home."""
+    """The keys in the remote object's ``labels`` or ``annotations`` that were copied from home."""
     keys = _read(remote, ANNOTATION_CARRIED_KEYS).get(field_name)
     return set(map(str, keys)) if isinstance(keys, list) else set()
 

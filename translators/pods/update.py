@@ -3,8 +3,8 @@
 The API accepts each kind of change at another path, so a change results in up to three patches:
 
 - the pod: images, tolerations (added ones, or another ``tolerationSeconds``), a shorter deadline,
-  labels and annotations. A label or annotation that the home pod no longer has is removed, unless
-  the remote's own components may have set it;
+  labels and annotations. A label or annotation that the home pod no longer has is removed if it was
+  copied from home: the remote's own components set others;
 - ``ephemeralcontainers``: added ones. Existing ones cannot change;
 - ``resize``: CPU and memory of containers and sidecars, where the home pod specifies them.
 
@@ -28,7 +28,6 @@ from translators.ownership_labels import (
     ANNOTATION_CARRIED_IMAGES,
     ANNOTATION_CARRIED_KEYS,
     ANNOTATION_CARRIED_RESOURCES,
-    may_be_set_by_remote,
 )
 from translators.pods import downward_api, dropped_metadata
 from translators.pods.last_applied_home_values import (
@@ -100,9 +99,8 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
         recorded = set() if same_keys else {*last_applied_keys(remote, field_name), record}
         changed = {k: v for k, v in desired[field_name].items() if present.get(k) != v}
         for key in present:
-            is_from_home = key in recorded or not may_be_set_by_remote(key)
             is_dropped = dropped_metadata.is_dropped(key, policy)
-            if is_from_home and not is_dropped and key not in desired[field_name]:
+            if key in recorded and not is_dropped and key not in desired[field_name]:
                 changed[key] = None
         if changed:
             patch[field_name] = changed

@@ -99,6 +99,22 @@ async def test_annotations_of_remote_controllers_stay_on_a_copy(harness: EngineH
     assert meta["annotations"]["x.example.com/b"] == "2"
 
 
+async def test_labels_of_remote_admission_stay_on_a_copy(harness: EngineHarness) -> None:
+    """Of any form; labels that home has set and removed again are removed."""
+    harness.home.put(config_map("conf", labels={"tier": "a", "x.example.com/a": "1"}))
+    await with_pod(harness, "cm/conf")
+    theirs: Object = {"labels": {"network-zone": "restricted"}}
+    harness.remote.update(CONFIG_MAPS, "conf", {"metadata": theirs}, REMOTE_NAMESPACE)
+    await harness.settle()
+    assert harness.writes() == []
+    removed = {"tier": None, "x.example.com/a": None}
+    harness.home.update(CONFIG_MAPS, "conf", {"metadata": {"labels": removed}}, "default")
+    await harness.settle()
+    labels = (harness.config_map() or {})["metadata"]["labels"]
+    assert labels["network-zone"] == "restricted"
+    assert not labels.keys() & removed.keys()
+
+
 async def test_copy_without_annotations_is_restored(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf", data={"k": "1"}))
     await with_pod(harness, "cm/conf")

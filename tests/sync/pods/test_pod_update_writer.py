@@ -40,6 +40,21 @@ def _remote_writes(harness: EngineHarness) -> list[str]:
 # -- ephemeral containers ----------------------------------------------------------------
 
 
+async def test_label_of_remote_admission_stays_on_a_pod(harness: EngineHarness) -> None:
+    """A NetworkPolicy of the remote may select by it; without it, the pod would be reachable."""
+    await harness.start_running(labels={"app": "web"})
+    theirs: Object = {"labels": {"network-zone": "restricted"}, "annotations": {"zone": "a"}}
+    harness.clear_logs()
+    harness.remote.update(PODS, "a", {"metadata": theirs}, REMOTE_NAMESPACE)
+    await harness.settle()
+    assert harness.remote.writes() == []
+    harness.home.update(PODS, "a", {"metadata": {"labels": {"app": None, "b": "c"}}}, "default")
+    await harness.settle()
+    labels = (harness.remote_pod() or {})["metadata"]["labels"]
+    assert labels["network-zone"] == "restricted"
+    assert "app" not in labels
+
+
 async def test_ephemeral_container_is_added_after_its_references(harness: EngineHarness) -> None:
     harness.home.put(config_map("tools"))
     await _running(harness)

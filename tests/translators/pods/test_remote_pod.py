@@ -491,6 +491,9 @@ def test_tolerations_and_deadline_changed_by_admission_are_kept() -> None:
 def test_labels_and_annotations_are_updated_and_the_remotes_kept() -> None:
     remote = _remote(_home({}, labels={"a": "1", "gone": "1"}, annotations={"note": "1"}))
     remote["metadata"]["annotations"]["cni.example.com/ip"] = "10.244.3.17"
+    # A NetworkPolicy of the remote may select by what its admission has set.
+    remote["metadata"]["labels"]["network-zone"] = "restricted"
+    remote["metadata"]["annotations"]["policy"] = "theirs"
     home = _home({}, labels={"a": "2", "example.com/b": "1", "cluster-bridge.io/home": "no"})
 
     assert _update(home, remote) == {
@@ -498,7 +501,7 @@ def test_labels_and_annotations_are_updated_and_the_remotes_kept() -> None:
             "labels": {"a": "2", "example.com/b": "1", "gone": None},
             "annotations": {
                 "note": None,
-                "cluster-bridge.io/carried-keys": '{"labels":["example.com/b"]}',
+                "cluster-bridge.io/carried-keys": '{"labels":["a","example.com/b"]}',
             },
         }
     }
