@@ -108,6 +108,26 @@ def test_grace_period_can_be_shortened_or_zero(bridged: Bridged) -> None:
     wait_for(lambda: not bridged.remote_pods(), "nothing is left in the remote")
 
 
+def test_forced_deletion_leaves_the_containers_their_grace(bridged: Bridged) -> None:
+    """A finalizer keeps the home pod, as of a Job: it ends when its containers have."""
+    bridged.apply(_with_grace(busybox(bridged.node, "forced", STUBBORN), LONG_GRACE))
+    _ready(bridged, "forced")
+    keep = '{"metadata":{"finalizers":["example.com/keeps"]}}'
+    bridged.kubectl("patch", "pod", "forced", "--type=merge", "-p", keep)
+    bridged.kubectl("delete", "pod", "forced", "--grace-period=0", "--force", "--wait=false")
+    try:
+        wait_for(lambda: _grace_there(bridged, "forced"), "the remote pod is deleted")
+        assert _grace_there(bridged, "forced") == LONG_GRACE
+        assert (_home(bridged, "forced") or {})["status"]["phase"] == "Running"
+    finally:
+        patch = '{"metadata":{"finalizers":null}}'
+        bridged.kubectl("patch", "pod", "forced", "--type=merge", "-p", patch)
+        there = ("-n", bridged.remote_namespace)
+        bridged.remote.kubectl(
+            *there, "delete", "pod", "forced", "--grace-period=1", "--wait=false"
+        )
+
+
 def _grace_there(bridged: Bridged, name: str) -> int | None:
     """The grace period of the deletion in the remote; None without a pod or a deletion."""
     pods = {pod["metadata"]["name"]: pod["metadata"] for pod in bridged.remote_pods()}

@@ -226,7 +226,8 @@ class _Planner:
         home, remote, last = self.home, self.state.remote, self.state.last_remote
         if remote is not None:
             actions = self._status(remote)
-            home_grace = metadata(home).get("deletionGracePeriodSeconds")
+            # 0 of a forced deletion would remove the remote pod while its containers run.
+            home_grace = metadata(home).get("deletionGracePeriodSeconds") or None
             remote_grace = metadata(remote).get("deletionGracePeriodSeconds")
             is_shortened = (
                 home_grace is not None and remote_grace is not None and home_grace < remote_grace

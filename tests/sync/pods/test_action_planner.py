@@ -269,9 +269,13 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(home(phase="Running", deleting=25), remote()),
         [_STATUS, Delete(REMOTE_UID, 25)],
     ),
-    "also at once": (
+    "a forced deletion sends none, as no kubelet takes it for its grace": (
         PodState(home(phase="Running", deleting=0), remote()),
-        [_STATUS, Delete(REMOTE_UID, 0)],
+        [_STATUS, Delete(REMOTE_UID, None)],
+    ),
+    "a forced deletion shortens none": (
+        PodState(home(phase="Running", deleting=0), remote(deleting=25)),
+        [_STATUS],
     ),
     "only once": (PodState(home(phase="Running", deleting=25), remote(deleting=25)), [_STATUS]),
     "again where the grace was shortened": (

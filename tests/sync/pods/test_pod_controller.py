@@ -199,6 +199,24 @@ async def test_deletion_confirms_absence_after_an_unknown_create_outcome(
     assert harness.home.find(PODS, "a", "default") is None
 
 
+async def test_forced_deletion_of_a_pod_with_a_finalizer_keeps_its_grace(
+    harness: EngineHarness,
+) -> None:
+    """With ``podReplacementPolicy: Failed`` a Job creates the next pod when this one has ended."""
+    await harness.start_running(terminationGracePeriodSeconds=40)
+    finalizers = {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
+    harness.home.update(PODS, "a", finalizers, "default")
+    harness.home.delete(PODS, "a", "default", grace_seconds=0)
+    await harness.settle()
+    meta = (harness.remote_pod() or {})["metadata"]
+    assert meta["deletionGracePeriodSeconds"] == 40
+    assert harness.status()["phase"] == "Running", "its containers still run"
+    harness.report_terminated("Failed")
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
+    assert harness.status()["phase"] == "Failed"
+
+
 async def test_a_pod_recreated_under_its_name_is_another_pod(harness: EngineHarness) -> None:
     await harness.start_running()
     first = harness.remote_pod()
@@ -473,7 +491,8 @@ async def test_pod_kept_by_a_finalizer_is_reported_as_terminated(harness: Engine
     harness.home.update(PODS, "a", {"metadata": {"finalizers": ["example.com/look"]}}, "default")
     harness.home.delete(PODS, "a", "default", grace_seconds=0)
     await harness.settle()
-    assert harness.remote_pod() is None
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
     status = harness.status()
     assert status["phase"] == "Failed"
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
