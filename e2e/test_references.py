@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
 from e2e.conftest import Bridged
-from e2e.kubectl import Json, get, wait_for
+from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.validating_admission_policy import validating
 from e2e.workload_manifests import config_map, pod, secret, shell
 
 pytestmark = pytest.mark.core
@@ -89,6 +91,70 @@ def _all_kinds(node: str) -> str:
         imagePullSecrets=[{"name": "pull"}],
         volumes=[{"name": name, **source} for name, source in volumes.items()],
     )
+
+
+def test_copy_survives_an_update_that_a_policy_rejects(bridged: Bridged) -> None:
+    """The running pod's ConfigMap stays as it was, and follows after the policy."""
+    bridged.apply(config_map("conf", {"KEY": "first"}))
+    mounts = [{"name": "conf", "mountPath": "/conf"}]
+    main = shell("main", "sleep 3600", volumeMounts=mounts)
+    volumes = [{"name": "conf", "configMap": {"name": "conf"}}]
+    bridged.apply(pod(bridged.node, "reads", containers=[main], volumes=volumes))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/reads", "--timeout=60s")
+
+    def copy() -> Json:
+        return get_one(bridged.remote, "configmap", "conf", namespace=bridged.remote_namespace)
+
+    before = copy()
+    with validating(
+        bridged.remote,
+        bridged.remote_namespace,
+        "configmaps",
+        "object.data.KEY != 'second'",
+        violation=json.dumps({**before, "data": {"KEY": "second"}}),
+    ):
+        bridged.apply(config_map("conf", {"KEY": "second"}))
+        (event,) = wait_for(lambda: bridged.events("UpdateRefused"), "the rejection is reported")
+        assert event["involvedObject"]["kind"] == "ConfigMap"
+        assert copy() == before
+    wait_for(lambda: copy()["data"] == {"KEY": "second"}, "the copy follows", seconds=90)
+    assert copy()["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_config_map_that_both_clusters_publish_is_the_remotes(bridged: Bridged) -> None:
+    """As Istio does: its controller sets the content back in every namespace."""
+    name = "istio-ca-root-cert"
+    there = ("-n", bridged.remote_namespace)
+    bridged.apply(config_map(name, {"root-cert.pem": "ours"}))
+    stop = threading.Event()
+
+    def publish() -> None:
+        theirs = json.dumps({"data": {"root-cert.pem": "theirs"}})
+        while not stop.wait(0.1):
+            found = bridged.remote.kubectl("get", *there, "cm", name, "-o", "json", check=False)
+            if found.returncode == 0 and json.loads(found.stdout)["data"] != json.loads(theirs):
+                patch = ("patch", *there, "cm", name, "--type=merge", "-p", theirs)
+                bridged.remote.kubectl(*patch, check=False)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        for pod_name in ("first", "second"):
+            env = [{"configMapRef": {"name": name}}]
+            main = shell("main", "sleep 3600", envFrom=env)
+            bridged.apply(pod(bridged.node, pod_name, containers=[main]))
+            bridged.kubectl("wait", "--for=condition=Ready", f"pod/{pod_name}", "--timeout=60s")
+
+        def left() -> bool:
+            copy = get_one(bridged.remote, "configmap", name, namespace=bridged.remote_namespace)
+            labels = copy["metadata"].get("labels") or {}
+            return copy["data"] == {"root-cert.pem": "theirs"} and not labels
+
+        wait_for(left, "the bridge leaves it to the remote")
+        assert bridged.events("RemoteOverwrites") == bridged.events("RemoteClash") == []
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_missing_reference_blocks_the_pod_as_with_a_kubelet(bridged: Bridged) -> None:

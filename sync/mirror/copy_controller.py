@@ -14,6 +14,11 @@ itself.
   until that pod is deleted.
 - In a granted namespace, a ConfigMap or Secret outlives its original while a pod uses it: an
   unmanaged object could take its name, and the pod would read that object.
+- A copy that another client of the remote sets back is written again at growing intervals
+  (`sync.base.repeated_writes`); pods that refer to it wait, since they would run with the
+  configuration of another owner.
+- Clusters publish some ConfigMaps in every namespace (`PUBLISHED`). The remote's own is left to it,
+  and takes the place of a copy.
 - An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`. A pod may
   run beside another owner's Service, but not with another owner's configuration.
 - Nothing is deleted based on an incomplete cache, nor in a namespace that the bridge may not use:
@@ -29,12 +34,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from sync.base import exception_summary
+from sync.base.repeated_writes import REPORTED, RepeatedWrites
+from sync.base.resource_version import version_of
 from sync.cache.store import Key
 from sync.cache.stub import Stub
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid
-from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
+from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, SERVICES, Resource
 from sync.mirror.copy_rules import (
     COPIED_RESOURCES,
     COPY_RULES,
@@ -53,23 +60,27 @@ from translators.object_accessors import (
     Object,
     RemoteNamespace,
     is_deleting,
+    metadata,
     name_of,
     namespace_of,
     uid_of,
 )
 from translators.ownership_labels import (
+    is_bridge_key,
     is_owned,
     is_owned_by_node,
     matches_home_namespace,
     origin_of,
 )
 from translators.pods import service_accounts
-from translators.pods.references import Reference, references
+from translators.pods.references import PUBLISHED, Reference, references
 
 log = logging.getLogger(__name__)
 
 #: Copies written at once.
 WORKERS = 16
+#: The reason of Events, and of waiting pods, about objects that another client sets back.
+OVERWRITES = "RemoteOverwrites"
 
 
 class CopyController:
@@ -97,6 +108,10 @@ class CopyController:
         # The message of the last rejected update of a copy.
         self._rejections: dict[CopyKey, str] = {}
         self._populated: set[HomeNamespace] = set()
+        # The version of the original of the last write of a copy.
+        self._repeated: RepeatedWrites[CopyKey] = RepeatedWrites()
+        # Copies in whose place is what the remote publishes.
+        self._published: set[CopyKey] = set()
         self.controller: Controller[CopyKey] = Controller(
             "mirror", self._reconcile, workers=WORKERS
         )
@@ -242,6 +257,7 @@ class CopyController:
             self._unneeded_since.pop(key, None)
             self._conflicts.discard(key)  # The copy is not needed, or has no original.
             self._rejections.pop(key, None)
+            self._published.discard(key)
         elif is_owned_by_node(copy, self._identity) and self._namespaces.has_usable(key.namespace):
             # Without a watch the original is unknown, but no pod of the node needs the copy.
             # An unmanaged object could take the copy's name and be read by pods.
@@ -260,6 +276,8 @@ class CopyController:
         return seconds > 0
 
     async def _write(self, key: CopyKey, home: Object, copy: Object | None) -> None:
+        if key in self._published:
+            return
         # Also for an existing copy: namespace and copy may be forged by another client.
         namespace = await self._namespaces.ensure(key.namespace)
         if copy is not None:
@@ -293,6 +311,9 @@ class CopyController:
             patch = copy_patch(key.resource, home, copy, self._identity)
         if not patch or is_deleting(copy) or not self._is_copy_of(copy, key):
             return  # Its event queues the key.
+        version = (uid_of(home), version_of(home))
+        if self._repeated.seconds_left(key, version):
+            raise _overwritten(key, copy)
         try:
             if must_be_replaced(key.resource, home, copy, patch):
                 await self._replace(key, home, copy)
@@ -307,6 +328,23 @@ class CopyController:
         self._copies[key.resource].observe_write(changed)
         changes.info("%s: updated in the remote", key, extra=_log_fields(key))
         self._written(key)
+        repetitions = self._repeated.sent(key.namespace, key, version)
+        if repetitions and _is_published(key):
+            await self._disown(key, changed)
+        elif repetitions == REPORTED:
+            self._events.warn(home, OVERWRITES, _overwritten(key, copy).message)
+
+    async def _disown(self, key: CopyKey, copy: Object) -> None:
+        """Leaves a copy to the remote, whose own controller writes it."""
+        meta = {
+            field: {name: None for name in metadata(copy).get(field) or () if is_bridge_key(name)}
+            for field in ("labels", "annotations")
+        }
+        patch = {"metadata": {**meta, "uid": uid_of(copy)}}
+        await self._client.patch(
+            key.resource, name_of(copy), patch, namespace=namespace_of(copy), decode=False
+        )
+        changes.info("%s: left to the remote, which publishes it", key, extra=_log_fields(key))
 
     async def _replace(self, key: CopyKey, home: Object, copy: Object) -> None:
         """Deletes the copy, so that it is created again, if the remote accepts the new one: a dry
@@ -334,12 +372,17 @@ class CopyController:
             self._events.warn(home, "UpdateRefused", message)
 
     async def _create(self, key: CopyKey, home: Object, namespace: RemoteNamespace) -> None:
-        desired = self._desired(key, home)
+        desired, write = self._desired(key, home), ("create", uid_of(home))
+        if self._repeated.seconds_left(key, write):
+            raise _overwritten(key, desired)
         try:
             created = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:
             created = await self._client.get(key.resource, name_of(desired), namespace=namespace)
             if not self._is_copy_of(created, key):
+                if _is_published(key):
+                    self._published.add(key)
+                    return
                 raise self._conflict(key, home, namespace) from None
             self._conflicts.discard(key)
             self._copies[key.resource].observe_write(created)
@@ -350,6 +393,8 @@ class CopyController:
             self.controller.queue.add(key)
         else:
             changes.info("%s: copied to %s", key, namespace, extra=_log_fields(key))
+            if self._repeated.sent(key.namespace, key, write) == REPORTED:
+                self._events.warn(home, OVERWRITES, _overwritten(key, created).message)
             self._conflicts.discard(key)
             self._copies[key.resource].observe_write(created)
             self._written(key)
@@ -376,6 +421,7 @@ class CopyController:
         await self._client.delete(
             key.resource, name_of(copy), namespace=namespace_of(copy), uid=uid_of(copy)
         )
+        self._repeated.forget(key)
         changes.info("%s: deleted in the remote", key, extra=_log_fields(key))
 
     # -- lookups ---------------------------------------------------------------------
@@ -435,6 +481,8 @@ class CopyController:
         return is_owned(copy, self._identity) and matches_home_namespace(copy, key.namespace)
 
     def _is_current(self, key: CopyKey) -> bool:
+        if key in self._published:
+            return True
         home, copy = self._original(key), self._copy(key)
         if home is None:
             return copy is None
@@ -459,6 +507,23 @@ class CopyController:
 
 def _is_reference(key: CopyKey) -> bool:
     return key.resource in REFERENCED_RESOURCES.values()
+
+
+def _is_published(key: CopyKey) -> bool:
+    return key.resource is CONFIG_MAPS and key.name in PUBLISHED
+
+
+def _overwritten(key: CopyKey, copy: Object) -> ReconcileBlocked:
+    what = f"{key.resource.kind} {namespace_of(copy)}/{name_of(copy)}"
+    return ReconcileBlocked(OVERWRITES, f"remote: {overwritten_message(what)}")
+
+
+def overwritten_message(what: str) -> str:
+    return (
+        f"another client sets {what} back, or deletes it, after each write of the bridge, which "
+        "repeats the write at growing intervals of up to ten minutes; `kubectl get -o yaml "
+        "--show-managed-fields` names the client"
+    )
 
 
 def _is_copied(home_service: Object | None) -> bool:

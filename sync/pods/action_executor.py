@@ -159,11 +159,11 @@ class ActionExecutor:
 
     async def execute(self, key: Key, state: PodState, actions: list[Action]) -> None:
         """Carries out the actions in order. Raises KubeError and ReconcileBlocked."""
-        rejected: ApiError | None = None
+        rejected: ApiError | ReconcileBlocked | None = None
         for action in actions:
             try:
                 await self._execute(key, state, action)
-            except (Forbidden, Invalid) as error:
+            except (Forbidden, Invalid, ReconcileBlocked) as error:
                 if not isinstance(action, Update):
                     raise
                 rejected = error
@@ -199,9 +199,9 @@ class ActionExecutor:
                 raise AssertionError("ConfirmAbsence is the only action of its plan")
 
     async def _update(self, key: Key, home: Object, update: Update) -> None:
-        if await self.updates.send(home, update):
-            # The remote reverted the update; the next plan reports the pod as up to date.
-            self._queue.add(key)
+        wait = await self.updates.send(home, update)
+        if wait is not None:
+            self._queue.add_after(key, wait)
 
     # -- create ----------------------------------------------------------------------------
 

@@ -292,6 +292,8 @@ class PodController:
         )
         if remote is None:
             return state
+        if (wait := self._executor.updates.seconds_until_repetition(remote)) is not None:
+            self.controller.queue.add_after(key, wait)
         if home is not None and self._policy.network == "flat":
             self._report_addresses(home, remote)
         return replace(

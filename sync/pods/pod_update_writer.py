@@ -3,12 +3,15 @@
 - An ephemeral container is sent when the ConfigMaps and Secrets to which it refers have copies. A
   container that refers to a reserved name is rejected with one Event. Its fields that the remote's
   API server drops are reported as an Event (`translators.pods.fields_dropped_by_remote`).
-- A rejection by the API server is reported as one Event and raised for a retry. For a resize, the
-  next plan also sets a condition (`translators.pods.resize_condition`).
+- A rejection by the API server, also where it lacks the subresource, is reported as one Event and
+  raised for a retry. For a resize, the next plan also sets a condition
+  (`translators.pods.resize_condition`).
 - A resize that succeeded is recorded in the remote pod, so that it is not sent again.
 - An update that the remote accepts and reverts (its admission webhooks change images or labels
   back) is not sent again while it stays the same, and counts as observed: the remote has decided. A
   restart forgets this and tries once more.
+- An update that another client of the remote sets back is repeated at growing intervals
+  (`sync.base.repeated_writes`), and counts as observed until then.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from sync.base.namespace_fair_cache import FairCache
+from sync.base.repeated_writes import REPORTED, RepeatedWrites
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
-from sync.kube.api_errors import Forbidden, Invalid
+from sync.kube.api_errors import Forbidden, Invalid, NotFound
 from sync.kube.api_resources import PODS
-from sync.mirror.copy_controller import CopyController
+from sync.mirror.copy_controller import OVERWRITES, CopyController, overwritten_message
 from sync.pods import action_planner
 from sync.pods.actions import Update
+from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
 from translators import pod_security
 from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
@@ -66,13 +71,17 @@ class PodUpdater:
         self._events = context.events
         self._rejected: FairCache[_Path, ResizeRejection] = FairCache(REMEMBERED_MAX)
         self._ineffective: FairCache[_Path, Object] = FairCache(REMEMBERED_MAX)
+        self._repeated: RepeatedWrites[_Path] = RepeatedWrites()
 
-    async def send(self, home: Object, update: Update) -> bool:
-        """Returns True if the remote accepted the update and reverted it, so that the pod has to
-        be planned again. Raises KubeError, and ReconcileBlocked as `CopyController.ensure`."""
+    async def send(self, home: Object, update: Update) -> float | None:
+        """Returns after how many seconds the pod has to be planned again, because the remote
+        accepted the update and reverted it, or because it must not be sent yet; None if no such
+        plan is needed. Raises KubeError, and ReconcileBlocked as `CopyController.ensure`."""
         path = _Path(update.uid, update.subresource)
         if self._ineffective.get(path) == update.patch:
-            return False
+            return None
+        if wait := self._repeated.seconds_left(path, update.patch):
+            return wait
         key, sent = Key(namespace_of(home), name_of(home)), update
         if update.subresource == "ephemeralcontainers":
             references = self._references.keys_of(home)
@@ -80,27 +89,13 @@ class PodUpdater:
                 map(self._references.is_readable, references)
             ):
                 # `PodController.requeue_namespace` or `requeue_reference` queues the key again.
-                return False
+                return None
             resolved = await self._resolved(home, update)
             if resolved is None:
                 self._ineffective.put(key.namespace, path, update.patch)
-                return False
+                return None
             sent = resolved
-        try:
-            changed = await self._patch(key, sent)
-        except (Forbidden, Invalid) as error:
-            message = f"remote: the API server rejects the update: {error.message}"
-            if pod_security.is_violation(error.message):
-                namespace = HomeNamespace(key.namespace)
-                message += f"; {self._namespaces.explain_pod_security(namespace)}"
-            previous = self._rejected.get(path)
-            rejection = resize_condition.classify_resize_rejection(
-                update.patch, message, server_message=error.message
-            )
-            self._rejected.put(key.namespace, path, rejection)
-            if previous is None or previous.message != message:
-                self._events.warn(home, "UpdateRefused", message)
-            raise
+        changed = await self._send(key, home, update, sent)
         self._rejected.pop(path)
         self._remote_pods.observe_write(changed)
         pruned = fields_dropped_by_remote.pruned_fields(update.patch, changed)
@@ -118,8 +113,47 @@ class PodUpdater:
         if is_reverted:
             self._ineffective.put(key.namespace, path, update.patch)
             text = "the remote accepts an update and reverts it"
+        elif self._repeated.sent(key.namespace, path, update.patch) == REPORTED:
+            self._events.warn(home, OVERWRITES, overwritten_message("the remote pod"))
         changes.info("pod %s: %s", key, text, extra=object_fields("Pod", home, cluster="remote"))
-        return is_reverted
+        return 0.0 if is_reverted else None
+
+    async def _send(self, key: Key, home: Object, update: Update, sent: Update) -> Object:
+        """Sends the patch. A rejection is reported and raised."""
+        try:
+            return await self._patch(key, sent)
+        except NotFound as error:
+            if not update.subresource or not await self._exists(key, update):
+                raise
+            message = f"remote: the API server has no subresource {update.subresource} of pods"
+            self._report(key, home, update, message, server_message=error.message)
+            raise Invalid(message, side=error.side, what=error.what, code=error.code) from error
+        except (Forbidden, Invalid) as error:
+            message = f"remote: the API server rejects the update: {error.message}"
+            if pod_security.is_violation(error.message):
+                namespace = HomeNamespace(key.namespace)
+                message += f"; {self._namespaces.explain_pod_security(namespace)}"
+            self._report(key, home, update, message, server_message=error.message)
+            raise
+
+    def _report(
+        self, key: Key, home: Object, update: Update, message: str, *, server_message: str = ""
+    ) -> None:
+        """Records a rejection, and reports it if it is not the last one again."""
+        path = _Path(update.uid, update.subresource)
+        previous = self._rejected.get(path)
+        rejection = resize_condition.classify_resize_rejection(
+            update.patch, message, server_message=server_message
+        )
+        self._rejected.put(key.namespace, path, rejection)
+        if previous is None or previous.message != message:
+            self._events.warn(home, "UpdateRefused", message)
+
+    async def _exists(self, key: Key, update: Update) -> bool:
+        """Whether the remote pod exists, so that a 404 is about the subresource."""
+        namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))
+        remote = await self._client.find(PODS, key.name, namespace=namespace)
+        return remote is not None and uid_of(remote) == update.uid
 
     async def _resolved(self, home: Object, update: Update) -> Update | None:
         """The update of ephemeral containers without references that must not be resolved in the
@@ -132,7 +166,11 @@ class PodUpdater:
             message = f"Secret {', '.join(reserved)}: {remote_pod.RESERVED_SECRET_MESSAGE}"
             self._events.warn(home, "UpdateRefused", message)
             return None
-        omitted = await self._copies.ensure({**home, "spec": spec})
+        try:
+            omitted = await self._copies.ensure({**home, "spec": spec})
+        except ReconcileBlocked as blocked:
+            self._report(Key(namespace_of(home), name_of(home)), home, update, blocked.message)
+            raise
         changed, dropped = optional_references.remove_optional_references(
             update.patch["spec"], omitted
         )
@@ -145,10 +183,19 @@ class PodUpdater:
         return self._rejected.get(_Path(uid_of(remote), "resize"))
 
     def ineffective(self, remote: Object) -> dict[Subresource, Object]:
-        """The updates that the remote accepted and reverted, by subresource."""
+        """The updates that the remote accepted and reverted, and those that must not be repeated
+        yet, by subresource."""
         paths: tuple[Subresource, ...] = get_args(Subresource)
         known = {path: self._ineffective.get(_Path(uid_of(remote), path)) for path in paths}
+        delayed = {path: self._repeated.delayed(_Path(uid_of(remote), path)) for path in paths}
+        known |= {path: it[0] for path, it in delayed.items() if it is not None}
         return {path: patch for path, patch in known.items() if patch is not None}
+
+    def seconds_until_repetition(self, remote: Object) -> float | None:
+        """Seconds until an update may be repeated; None if none has to wait."""
+        paths: tuple[Subresource, ...] = get_args(Subresource)
+        delayed = [self._repeated.delayed(_Path(uid_of(remote), path)) for path in paths]
+        return min((it[1] for it in delayed if it is not None), default=None)
 
     async def _patch(self, key: Key, update: Update) -> Object:
         namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))

@@ -122,14 +122,19 @@ class ReferenceWatches:
     @asynccontextmanager
     async def whole(self, key: CopyKey) -> AsyncIterator[Object]:
         """The object with its content, which is requested from home if `get` has it without. Raises
-        KubeError."""
+        KubeError, and ReconcileBlocked if the object no longer exists."""
         known = self.get(key)
         if known is not None and not isinstance(known, Stub):
             yield known
             return
         async with self._fetches:
-            obj = await self._client.get(key.resource, key.name, namespace=key.namespace)
-            yield slim_original(obj)
+            # Not a GET, for which an account in place of the node has no permission.
+            found = await self._client.list(
+                key.resource, namespace=key.namespace, fields=f"metadata.name={key.name}"
+            )
+            if not found.items:
+                raise home_unreadable(key.namespace, f"{key.resource.kind} {key.name}")
+            yield slim_original(found.items[0])
 
     def drop_content(self, key: CopyKey) -> None:
         """Keeps the object without its content, because its copy is written."""

@@ -27,6 +27,9 @@ REFERENCE_FIELDS = (
 )
 #: Published in every namespace by the controller-manager (its root-ca-cert-publisher).
 ROOT_CA = "kube-root-ca.crt"
+#: Published in every namespace by components that a cluster may have: OpenShift's publisher of the
+#: CA for Services, and Istio.
+PUBLISHED = frozenset({"openshift-service-ca.crt", "istio-ca-root-cert"})
 #: Name prefix of the bridge's Secrets with tokens of pods (`translators.pods.service_accounts`).
 TOKEN_PREFIX = "cluster-bridge-token-"  # noqa: S105  # a name
 

@@ -3,10 +3,12 @@ responses."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from sync.base.background_task import background_task
 from sync.kube.api_resources import EVENTS, PODS, PRIORITY_CLASSES, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map
@@ -354,3 +356,87 @@ async def test_rejected_pod_is_reported_once_and_nothing_is_copied_for_it(
     await harness.settle()
     assert harness.home.find(PODS, "a", "default") is None
     assert len(harness.home.objects(EVENTS)) == 1
+
+
+# -- other clients of the remote ---------------------------------------------------------
+
+
+async def test_update_that_a_controller_sets_back_is_repeated_at_growing_intervals(
+    harness: EngineHarness,
+) -> None:
+    await _running(harness, labels={"tier": "ours"})
+
+    def tier() -> str:
+        labels: dict[str, str] = (harness.remote_pod() or {})["metadata"]["labels"]
+        return labels["tier"]
+
+    async def set_back() -> None:
+        while True:
+            theirs = {"metadata": {"labels": {"tier": "theirs"}}}
+            harness.remote.update(PODS, "a", theirs, REMOTE_NAMESPACE)
+            await harness.remote.until(lambda: tier() == "ours", timeout=1e6)
+
+    async with background_task(set_back(), name="controller"):
+        await harness.events_with_reason("RemoteOverwrites")
+        await asyncio.sleep(120)
+        assert len(harness.remote.writes("*/pods/a")) <= 8
+        # The remote's controller has decided: the rest of the status follows meanwhile.
+        harness.report_running(conditions=[{"type": "Ready", "status": "False"}])
+        await harness.home.until(
+            lambda: (
+                [it["status"] for it in harness.status()["conditions"] if it["type"] == "Ready"]
+                == ["False"]
+            )
+        )
+    await harness.remote.until(lambda: tier() == "ours", timeout=900)
+    assert len(await harness.events_with_reason("RemoteOverwrites")) == 1
+
+
+async def test_resize_on_a_remote_without_the_subresource_is_reported_once(
+    harness: EngineHarness,
+) -> None:
+    """Kubernetes before 1.33, or with the feature gate disabled."""
+    requests = {"requests": {"cpu": "1"}}
+    container = {"name": "main", "image": "busybox:1", "resources": requests}
+    await _running(harness, containers=[container])
+    missing = Fault(
+        "PATCH",
+        "*/pods/a/resize",
+        code=404,
+        message="the server could not find the requested resource",
+        times=None,
+    )
+    harness.remote.fail(missing)
+    harness.home.update(
+        PODS,
+        "a",
+        {
+            "metadata": {"generation": 2},
+            "spec": {"containers": [{**container, "resources": {"requests": {"cpu": "2"}}}]},
+        },
+        "default",
+    )
+    (event,) = await harness.events_with_reason("UpdateRefused")
+    assert "no subresource resize" in event["message"]
+    await harness.home.until(lambda: (_pending(harness) or {}).get("reason") == "Infeasible")
+    assert len(await harness.events_with_reason("UpdateRefused")) == 1
+
+
+async def test_blocked_ephemeral_container_is_reported_and_blocks_no_resize(
+    harness: EngineHarness,
+) -> None:
+    requests = {"requests": {"cpu": "1"}}
+    container = {"name": "main", "image": "busybox:1", "resources": requests}
+    await _running(harness, containers=[container])
+    harness.home.put(config_map("tools"))
+    harness.remote.put(config_map("tools", REMOTE_NAMESPACE))
+    spec = {
+        "ephemeralContainers": [_DEBUGGER],
+        "containers": [{**container, "resources": {"requests": {"cpu": "2"}}}],
+    }
+    harness.home.update(PODS, "a", {"metadata": {"generation": 2}, "spec": spec}, "default")
+    (event,) = await harness.events_with_reason("UpdateRefused")
+    await harness.settle(waiting=True)
+    assert "not managed by this bridge" in event["message"]
+    (resized,) = (harness.remote_pod() or {})["spec"]["containers"]
+    assert resized["resources"]["requests"]["cpu"] == "2"
