@@ -2,15 +2,17 @@
 
 Fields that differ in the remote are read from annotations of the remote pod, or replaced with their
 value if it is constant. Files with all labels or annotations contain those of the home pod only: an
-annotation holds their text and follows the home pod (`translators.pods.update`). If annotations and
-text exceed the limit of 256 KiB, the remote's kubelet writes the file of a new pod, with labels and
-annotations that the bridge and the remote added; the file of a running pod is not updated.
+annotation holds their text and follows the home pod (`translators.pods.update`), as it does for
+files with one label or annotation that the remote pod lacks. If annotations and text exceed the
+limit of 256 KiB, the remote's kubelet writes the file of a new pod, with labels and annotations
+that the bridge and the remote added; the file of a running pod is not updated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from translators.derived_names import short_hash
 from translators.field_paths import FieldMessage, FieldPaths, find_fields
 from translators.object_accessors import Object, metadata
 from translators.ownership_labels import (
@@ -19,6 +21,7 @@ from translators.ownership_labels import (
     ANNOTATION_HOME_UID,
     ANNOTATION_LABELS_FILE,
     ANNOTATION_NODE_NAME,
+    DOMAIN,
     is_bridge_key,
 )
 
@@ -64,17 +67,20 @@ def translate_env(
 def _variable(variable: Object, known: dict[str, str]) -> Object:
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
     if path in known:
-        return {"name": variable["name"], "value": known[path]}
+        # The kubelet expands `$(NAME)` in a value, and takes `$$` for `$`.
+        return {"name": variable["name"], "value": known[path].replace("$", "$$")}
     if path in _REWRITTEN_FIELDS:
         return {**variable, "valueFrom": {"fieldRef": _field_ref(_REWRITTEN_FIELDS[path])}}
     return variable
 
 
-def map_files(home: Object) -> dict[str, str]:
-    """The text of each file with all labels or annotations that the pod's volumes contain, by
-    annotation."""
+def file_texts(home: Object, dropped: Callable[[], Mapping[str, str]]) -> dict[str, str]:
+    """The text of each file with all labels or annotations that the pod's volumes contain, and of
+    each with one of the ``dropped`` values, as of `translate_env`; by annotation."""
     paths = {path for _, path in _file_paths(home)}
-    return {
+    values = dropped() if any("[" in path for path in paths) else {}
+    texts = {_value_annotation(path): values[path] for path in sorted(paths & values.keys())}
+    return texts | {
         annotation: format_map(
             {
                 key: str(value)
@@ -85,6 +91,10 @@ def map_files(home: Object) -> dict[str, str]:
         for field, annotation in _FILES.items()
         if paths & {f"metadata.{field}", _annotation(annotation)}
     }
+
+
+def _value_annotation(path: str) -> str:
+    return f"{DOMAIN}/value-{short_hash(path)}"
 
 
 def fits_annotation_limit(annotations: Mapping[str, str], texts: Mapping[str, str]) -> bool:
@@ -141,19 +151,21 @@ def _escaped(char: str) -> str:
 
 
 def translate_volume(volume: Object, texts: Mapping[str, str]) -> Object:
-    """The volume whose downward API files contain home's identity, and the texts of `map_files`."""
+    """The volume whose downward API files contain home's identity, and the texts of
+    `file_texts`."""
     rewritten = _REWRITTEN_FIELDS | {
         f"metadata.{field}": _annotation(annotation)
         for field, annotation in _FILES.items()
         if annotation in texts
     }
     if volume.get("downwardAPI"):
-        return {**volume, "downwardAPI": _identity_in_files(volume["downwardAPI"], rewritten)}
+        files = _identity_in_files(volume["downwardAPI"], rewritten, texts)
+        return {**volume, "downwardAPI": files}
     sources = (volume.get("projected") or {}).get("sources")
     if not sources:
         return volume
     renamed = [
-        {**source, "downwardAPI": _identity_in_files(source["downwardAPI"], rewritten)}
+        {**source, "downwardAPI": _identity_in_files(source["downwardAPI"], rewritten, texts)}
         if source.get("downwardAPI")
         else source
         for source in sources
@@ -161,13 +173,16 @@ def translate_volume(volume: Object, texts: Mapping[str, str]) -> Object:
     return {**volume, "projected": {**volume["projected"], "sources": renamed}}
 
 
-def _identity_in_files(downward: Object, rewritten: Mapping[str, str]) -> Object:
+def _identity_in_files(
+    downward: Object, rewritten: Mapping[str, str], texts: Mapping[str, str]
+) -> Object:
     items = []
     for item in downward.get("items") or ():
         path = str((item.get("fieldRef") or {}).get("fieldPath"))
-        items.append(
-            {**item, **({"fieldRef": _field_ref(rewritten[path])} if path in rewritten else {})}
-        )
+        replaced = rewritten.get(path)
+        if replaced is None and texts and (annotation := _value_annotation(path)) in texts:
+            replaced = _annotation(annotation)
+        items.append({**item, **({"fieldRef": _field_ref(replaced)} if replaced else {})})
     return {**downward, "items": items} if items else downward
 
 

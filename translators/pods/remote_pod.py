@@ -132,7 +132,7 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
     )
     meta = remote_pod_metadata(home, policy)
     dropped += dropped_metadata.dropped_messages(home, policy)
-    texts = downward_api.map_files(home)
+    texts = downward_api.file_texts(home, lambda: left_out)
     if downward_api.fits_annotation_limit(meta["annotations"], texts):
         meta["annotations"] |= texts
     else:

@@ -20,6 +20,7 @@ those are immutable, so the remote's admission has changed the requests.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,11 +83,12 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
     if not resized:
         # Recorded after the resize, which is a separate request.
         annotations.pop(ANNOTATION_CARRIED_RESOURCES, None)
+    dropped = functools.partial(dropped_metadata.dropped_values, home, policy)
     # A file reads the annotation only if the pod was created with it.
     current_annotations = current.get("annotations") or {}
     texts = {
         key: text
-        for key, text in downward_api.map_files(home).items()
+        for key, text in downward_api.file_texts(home, dropped).items()
         if key in current_annotations
     }
     if downward_api.fits_annotation_limit(annotations, texts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,3 +104,47 @@ def test_text_that_becomes_oversized_is_not_updated() -> None:
     [change] = update.pod_patches(_home("annotations", large), remote, POLICY)
 
     assert change.patch == {"metadata": {"annotations": large}}
+
+
+@pytest.mark.parametrize("projected", [False, True], ids=["volume", "projected"])
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_file_of_a_dropped_key_has_the_value_of_home(field: str, projected: bool) -> None:
+    """Istio's key is not copied to the remote pod."""
+    home = _home(field, {"istio.io/rev": "one", "a": "1"}, projected=projected)
+    [volume] = home["spec"]["volumes"]
+    downward = volume.get("downwardAPI") or volume["projected"]["sources"][0]["downwardAPI"]
+    reference = downward["items"][0]["fieldRef"]
+    reference["fieldPath"] = f"metadata.{field}['istio.io/rev']"
+    remote = remote_pod.translate_pod(home, POLICY).pod
+    meta = remote["metadata"]
+
+    assert "istio.io/rev" not in (meta.get(field) or {})
+    key = _path(remote).removeprefix("metadata.annotations['").removesuffix("']")
+    assert meta["annotations"][key] == "one"
+    assert update.pod_patches(home, remote, POLICY) == []
+
+    changed = copy.deepcopy(home)
+    changed["metadata"][field]["istio.io/rev"] = "two"
+    [change] = update.pod_patches(changed, remote, POLICY)
+    assert change.patch["metadata"]["annotations"] == {key: "two"}
+
+
+def test_file_of_a_kept_key_reads_the_key() -> None:
+    home = _home("labels", {"istio.io/rev": "one", "app": "web"})
+    reference = home["spec"]["volumes"][0]["downwardAPI"]["items"][0]["fieldRef"]
+    reference["fieldPath"] = "metadata.labels['app']"
+    remote = remote_pod.translate_pod(home, POLICY).pod
+
+    assert _path(remote) == "metadata.labels['app']"
+
+
+def test_variable_of_a_dropped_key_is_not_expanded() -> None:
+    """A kubelet expands `$(HOME)` in a value, and `$$` to `$`."""
+    key, value = "sidecar.istio.io/args", "$(PATH) $$ 100$"
+    variable = {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
+    home = _home("annotations", {key: value})
+    home["spec"]["containers"][0]["env"] = [{"name": "ARGS", "valueFrom": variable}]
+    remote = remote_pod.translate_pod(home, POLICY).pod
+
+    [found] = remote["spec"]["containers"][0]["env"]
+    assert found == {"name": "ARGS", "value": "$$(PATH) $$$$ 100$$"}
