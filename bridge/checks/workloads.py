@@ -50,7 +50,7 @@ async def check_schedulable_nodes(context: CheckContext) -> list[Finding]:
         return [not_checked("BRG501", "remote", _NODES_UNKNOWN)]
     selector = ",".join(f"{key}={it}" for key, it in context.settings.node_selector.items())
     found = (await context.remote_client.list(NODES, labels=selector)).items
-    condition = conditions.ready_condition(found)
+    condition = conditions.ready_condition([(node, 1) for node in found])
     if not condition.status:
         return [error("BRG501", "remote", condition.message)]
     severity = warning if condition.reason == NO_SCHEDULABLE_NODES else ok

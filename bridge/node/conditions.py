@@ -9,7 +9,7 @@ remedy. ``lastTransitionTime`` shows since when.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from sync.kube.api_errors import (
@@ -23,6 +23,8 @@ from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, is_counted
 from translators.object_accessors import Object, metadata
 from translators.ownership_labels import LABEL_VIRTUAL
 
+#: Nodes, each of which stands for a number of equal ones.
+NodeGroups = Iterable[tuple[Object, int]]
 #: Kubelet conditions that the virtual node has if all Ready nodes of the remote have them.
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
@@ -44,13 +46,15 @@ NODES_UNKNOWN = "RemoteNodesUnknown"
 SCALES_FROM_ZERO = "RemoteScalesFromZero"
 
 
-def ready_condition(nodes: Iterable[Object] | None, *, is_elastic: bool = False) -> NodeCondition:
+def ready_condition(nodes: NodeGroups | None, *, is_elastic: bool = False) -> NodeCondition:
     """The Ready condition while the remote responds. ``nodes``: those that --node-selector
     selects; None if the bridge may not read them. ``is_elastic``: whether the remote adds nodes."""
     if nodes is None:
         text = "the remote cluster responds; the bridge may not read its nodes"
         return NodeCondition(True, NODES_UNKNOWN, text)
-    counts = Counter(map(_state, nodes))
+    counts: Counter[str] = Counter()
+    for node, count in nodes:
+        counts[_state(node)] += count
     total, usable = counts.total(), counts.pop("", 0)
     rest = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     if usable:
@@ -105,25 +109,26 @@ def unreachable_condition(error: KubeError) -> NodeCondition:
     return NodeCondition(False, reason, message)
 
 
-def pressure_condition(kind: str, nodes: Iterable[Object] | None) -> NodeCondition:
+def pressure_condition(kind: str, nodes: NodeGroups | None) -> NodeCondition:
     """A condition of `PRESSURES`. It is False while any Ready node has no pressure, because the
     remote's scheduler avoids the others, and where the nodes are unknown (None)."""
     if nodes is None:
         text = "the bridge may not read the nodes of the remote cluster"
         return NodeCondition(False, NODES_UNKNOWN, text)
-    running = [node for node in nodes if _is_true(node, "Ready")]
-    pressed = sum(_is_true(node, kind) for node in running)
+    groups = [(node, count) for node, count in nodes if _is_true(node, "Ready")]
+    running = sum(count for _, count in groups)
+    pressed = sum(count for node, count in groups if _is_true(node, kind))
     if not pressed:
         return NodeCondition(
             False, "RemoteHasNone", "no Ready node of the remote cluster reports it"
         )
-    text = f"{pressed} of {len(running)} Ready nodes of the remote cluster report it"
-    return NodeCondition(pressed == len(running), "RemoteNodesReport", text)
+    text = f"{pressed} of {running} Ready nodes of the remote cluster report it"
+    return NodeCondition(pressed == running, "RemoteNodesReport", text)
 
 
-def relevant_conditions(node: Object) -> object:
+def relevant_conditions(node: Object) -> Hashable:
     """The input of the conditions: nodes with equal values count alike."""
-    return _state(node), [_is_true(node, kind) for kind in ("Ready", *PRESSURES)]
+    return _state(node), tuple(_is_true(node, kind) for kind in ("Ready", *PRESSURES))
 
 
 def _state(node: Object) -> str:

@@ -31,6 +31,7 @@ from bridge.node.conditions import NodeCondition
 from bridge.node.node_lease import LeaseAnnotation, NodeLease
 from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
+from bridge.node.remote_nodes import RemoteNodes
 from sync.base import exception_summary
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -106,6 +107,7 @@ class NodeController:
         # The capacity last published, and the loop's times of the last changes.
         self._published: RemoteCapacity | None = None
         self._published_at = self._largest_published_at = -math.inf
+        self._nodes = RemoteNodes(node_object.relevant_fields, remote_nodes.store)
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
         self._lease = NodeLease(
             home, facts.name, node=self.current_node, annotation=lease_annotation
@@ -177,7 +179,7 @@ class NodeController:
         self._queue.add_after(_NODE, SETTLE)
 
     def _remote_node_changed(self, old: Object | None, new: Object | None) -> None:
-        if node_object.relevant_fields(old) != node_object.relevant_fields(new):
+        if self._nodes.changed(new) if new is not None else self._nodes.removed(old or {}):
             self._changed()
 
     def _home_state_changed(self, informer: Informer) -> None:
@@ -244,13 +246,12 @@ class NodeController:
 
         It is created with its status, so that the scheduler never sees a node without capacity.
         """
-        nodes = list(self._remote_nodes.store)
-        offered, ready = self._capacity_to_publish(), self._ready_condition(nodes)
-        wanted = self._desired_metadata(nodes, offered.largest)
+        offered, ready = self._capacity_to_publish(), self._ready_condition()
+        wanted = self._desired_metadata(offered.largest)
         body = node_object.build_node(
             self._facts, node_metadata_merge.permitted_at_registration(wanted)
         )
-        body["status"] = self._desired_status(body, nodes, offered, ready)
+        body["status"] = self._desired_status(body, offered, ready)
         try:
             node = await self._home.create(NODES, body)
         except AlreadyExists:
@@ -262,10 +263,15 @@ class NodeController:
         return node
 
     def _desired_status(
-        self, node: Object, nodes: list[Object], offered: RemoteCapacity, ready: NodeCondition
+        self, node: Object, offered: RemoteCapacity, ready: NodeCondition
     ) -> Object:
         return node_object.desired_status(
-            node, self._facts, offered=offered, nodes=nodes, ready=ready, now=self._now()
+            node,
+            self._facts,
+            offered=offered,
+            nodes=self._nodes.groups(),
+            ready=ready,
+            now=self._now(),
         )
 
     def _capacity_to_publish(self) -> RemoteCapacity:
@@ -292,22 +298,22 @@ class NodeController:
         self._largest_published_at = now
         return wanted
 
-    def _desired_metadata(self, nodes: list[Object], largest: str) -> NodeMetadata:
+    def _desired_metadata(self, largest: str) -> NodeMetadata:
         pods = self._unschedulable_pods
         pods_wait, recheck = pods.waiting() if pods is not None else (False, None)
         if recheck is not None:
             self._queue.add_after(_NODE, recheck)
         return node_object.desired_metadata(
-            self._facts, nodes, largest=largest, pods_wait=pods_wait
+            self._facts, self._nodes, largest=largest, pods_wait=pods_wait
         )
 
     async def _write(self, node: Object) -> None:
-        nodes, offered = list(self._remote_nodes.store), self._capacity_to_publish()
+        offered = self._capacity_to_publish()
         node = await self._write_metadata(
-            node, self._desired_metadata(nodes, self._largest_to_publish(node, offered.largest))
+            node, self._desired_metadata(self._largest_to_publish(node, offered.largest))
         )
-        ready = self._ready_condition(nodes)
-        patch = node_object.status_patch(node, self._desired_status(node, nodes, offered, ready))
+        ready = self._ready_condition()
+        patch = node_object.status_patch(node, self._desired_status(node, offered, ready))
         if not patch:
             return
         written = await self._home.patch(
@@ -357,7 +363,7 @@ class NodeController:
         text = _describe_condition(ready)
         changes.log(level, "node %s: %s; %s", self.name, text, capacity, extra=fields)
 
-    def _ready_condition(self, nodes: list[Object]) -> NodeCondition:
+    def _ready_condition(self) -> NodeCondition:
         now = asyncio.get_running_loop().time()
         for informer in self._watched:
             since = informer.failing_since
@@ -366,7 +372,7 @@ class NodeController:
                 if now - since >= OUTAGE_SECONDS - SETTLE:
                     return conditions.unreachable_condition(informer.error)
                 self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
-        known = None if self._facts.nodes_are_unknown else nodes
+        known = None if self._facts.nodes_are_unknown else self._nodes.groups()
         return conditions.ready_condition(known, is_elastic=self._capacity.is_elastic)
 
 

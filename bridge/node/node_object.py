@@ -8,7 +8,7 @@ The bridge owns the labels, annotations and taints of `desired_metadata`, by the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.node import labels_from_remote_nodes, node_metadata_merge
@@ -61,6 +61,15 @@ def bridge_version(node: Object) -> str:
     return image.removeprefix(_OS_IMAGE) if image.startswith(_OS_IMAGE) else ""
 
 
+#: Fields of ``nodeInfo`` that the virtual node may share with the remote's nodes.
+_SHARED_INFO = (
+    "architecture",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "operatingSystem",
+)
 #: The scheme of the Node's provider id.
 PROVIDER_SCHEME = "cluster-bridge"
 
@@ -87,7 +96,7 @@ class NodeFacts:
 
 
 def desired_metadata(
-    facts: NodeFacts, nodes: Sequence[Object], *, largest: str, pods_wait: bool = False
+    facts: NodeFacts, nodes: Iterable[Object], *, largest: str, pods_wait: bool = False
 ) -> NodeMetadata:
     """The labels, annotations and taints that the bridge sets. ``nodes`` are the remote's,
     ``largest`` is the value of `ANNOTATION_LARGEST`, ``pods_wait``: pods wait for a node of the
@@ -133,13 +142,15 @@ def build_node(facts: NodeFacts, own: NodeMetadata) -> Object:
     }
 
 
-def relevant_fields(node: Object | None) -> object:
+def relevant_fields(node: Object) -> Hashable:
     """The input of `desired_metadata` and `desired_status` from a node of the remote, except
     capacity."""
-    if node is None:
-        return None
-    info = (node.get("status") or {}).get("nodeInfo")
-    return labels_from_remote_nodes.shareable_labels(node), relevant_conditions(node), info
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return (
+        frozenset(labels_from_remote_nodes.shareable_labels(node)),
+        relevant_conditions(node),
+        tuple(str(info.get(field, "")) for field in _SHARED_INFO),
+    )
 
 
 def desired_status(
@@ -147,11 +158,12 @@ def desired_status(
     facts: NodeFacts,
     *,
     offered: RemoteCapacity,
-    nodes: Sequence[Object],
+    nodes: Sequence[tuple[Object, int]],
     ready: NodeCondition,
     now: str,
 ) -> Object:
-    """The status of the Node, for `status_patch`.
+    """The status of the Node, for `status_patch`. ``nodes`` are the remote's, each of which stands
+    for a number of equal ones (`bridge.node.remote_nodes`).
 
     Unchanged conditions keep their times from ``current``: the Lease is the heartbeat (KEP-589), so
     a status that differs only in time is not written.
@@ -179,7 +191,7 @@ def desired_status(
             {"type": "Hostname", "address": facts.name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
-        "nodeInfo": _node_info(facts, nodes),
+        "nodeInfo": _node_info(facts, [node for node, _ in nodes]),
         "conditions": _conditions(current_status.get("conditions") or (), desired, now),
     }
 
@@ -227,21 +239,7 @@ def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
     remote's. All fields are required.
     """
     infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in nodes]
-    same = {
-        field: _same(infos, field)
-        for field in (
-            "architecture",
-            "bootID",
-            "containerRuntimeVersion",
-            "kernelVersion",
-            "kubeProxyVersion",
-            "kubeletVersion",
-            "machineID",
-            "operatingSystem",
-            "osImage",
-            "systemUUID",
-        )
-    }
+    same = {field: _same(infos, field) for field in _SHARED_INFO}
     versions = (str(info.get("kubeletVersion", "")) for info in infos)
     oldest = min(versions, key=_age, default=facts.remote_version)
     same["kubeletVersion"] = same["kubeletVersion"] or oldest

@@ -56,9 +56,10 @@ class EmptyNamespaceController:
         self._remote_namespaces = context.remote_namespaces
         self._home_pods = context.home_pods
         # The informers of all objects of this home in the remote, except namespaces.
-        self._owned = [context.remote_pods, *context.copies.values()]
-        if context.storage is not None:
-            self._owned.append(context.storage.remote_claims)
+        self._indexed = [context.remote_pods, *context.copies.values()]
+        claims = [context.storage.remote_claims] if context.storage is not None else []
+        self._owned = [*self._indexed, *claims]
+        self._remote_claims = claims
         self._home_claims = context.storage.home_claims if context.storage is not None else None
         self._linger = linger
         # When the last pod of each was deleted (the loop's time).
@@ -169,4 +170,6 @@ class EmptyNamespaceController:
         return is_owned(remote, self._identity) and not is_granted and not is_deleting(remote)
 
     def _has_own_objects(self, name: str) -> bool:
-        return any(namespace_of(obj) == name for it in self._owned for obj in it.store)
+        if any(it.store.has("place", name) for it in self._indexed):
+            return True
+        return any(namespace_of(obj) == name for it in self._remote_claims for obj in it.store)

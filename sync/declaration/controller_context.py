@@ -71,7 +71,8 @@ class ControllerContext:
     run in the remote."""
     remote_pods: Informer
     """This home's pods in the remote, those of its other virtual nodes too. Indexes: ``namespace``
-    and ``reference``, both by home namespace, and ``relay`` (relay agents)."""
+    and ``reference``, both by home namespace, ``relay`` (relay agents), and ``place`` (the
+    namespace that a pod is in)."""
     remote_nodes: Informer
     """The remote nodes that the virtual node stands for; empty where ``policy.cluster_reads`` has
     no nodes."""
@@ -84,7 +85,7 @@ class ControllerContext:
     """The remote's ResourceQuotas, as far as they can be read."""
     copies: Mapping[Resource, Informer]
     """This home's ConfigMaps, Secrets, Services and EndpointSlices in the remote. Indexes:
-    ``origin`` (home namespace) and ``relay``."""
+    ``origin`` (home namespace), ``relay`` and ``place``."""
     capacity: CapacityAggregator
     """The sums of what the remote can provide."""
     namespaces: NamespaceMapping

@@ -87,6 +87,7 @@ class SharedInformers:
                 "namespace": functools.partial(_origin_namespace, identity),
                 "reference": functools.partial(_remote_references, identity),
                 "relay": _relay_namespace,
+                "place": _place,
             },
             indexed=("metadata.annotations", *references.REFERENCE_FIELDS),
             pool=pool,
@@ -121,6 +122,7 @@ def _copies_informer(remote: KubeClient, resource: Resource, policy: Policy) -> 
         indexers={
             "origin": functools.partial(_origin_namespace, policy.identity),
             "relay": _relay_namespace,
+            "place": _place,
         },
         indexed=("metadata.annotations",),
         slim=slim_copy if resource in REFERENCED_RESOURCES.values() else None,
@@ -163,6 +165,10 @@ def _origin_namespace(identity: Identity, remote: Object) -> Iterable[Hashable]:
     origin = origin_of(remote)
     mapped = origin is not None and is_in_mapped_namespace(remote, identity)
     return (origin.namespace,) if origin is not None and mapped else ()
+
+
+def _place(remote: Object) -> Iterable[Hashable]:
+    return (namespace_of(remote),)
 
 
 def _relay_namespace(remote: Object) -> Iterable[Hashable]:

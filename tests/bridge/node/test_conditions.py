@@ -29,6 +29,17 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
     return {"spec": spec or {}, "status": {"conditions": listed}}
 
 
+def each(*nodes: Object) -> list[tuple[Object, int]]:
+    """Nodes that stand for themselves."""
+    return [(node, 1) for node in nodes]
+
+
+def test_node_of_a_group_counts_as_often_as_the_group_has_nodes() -> None:
+    groups = [(_worker(), 3), (_worker(_CORDONED, MemoryPressure="True"), 2)]
+    assert "3 of 5 (2 cordoned)" in health.ready_condition(groups).message
+    assert health.pressure_condition("MemoryPressure", groups).message.startswith("2 of 5")
+
+
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
@@ -71,13 +82,13 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
     ids=["all", "some", "none takes pods", "none is Ready", "none"],
 )
 def test_ready_condition_of_nodes(nodes: list[Object], expected: NodeCondition) -> None:
-    assert health.ready_condition(nodes) == expected
+    assert health.ready_condition(each(*nodes)) == expected
 
 
 def test_elastic_remote_without_nodes_is_ready() -> None:
     found = health.ready_condition([], is_elastic=True)
     assert (found.status, found.reason) == (True, "RemoteScalesFromZero")
-    assert not health.ready_condition([_worker(ready="False")], is_elastic=True).status
+    assert not health.ready_condition(each(_worker(ready="False")), is_elastic=True).status
 
 
 def test_unknown_nodes_are_ready_without_pressure() -> None:
@@ -111,9 +122,9 @@ def test_pressure_is_true_when_all_ready_nodes_report_it() -> None:
     kind = "MemoryPressure"
     pressed = _worker(MemoryPressure="True")
     away = _worker(ready="Unknown", MemoryPressure="Unknown")
-    assert not health.pressure_condition(kind, [_worker(), away]).status
-    some = health.pressure_condition(kind, [_worker(), pressed])
+    assert not health.pressure_condition(kind, each(_worker(), away)).status
+    some = health.pressure_condition(kind, each(_worker(), pressed))
     assert (some.status, some.message[:6]) == (False, "1 of 2")
-    assert health.pressure_condition(kind, [pressed, away]).status
-    assert not health.pressure_condition("DiskPressure", [pressed]).status
+    assert health.pressure_condition(kind, each(pressed, away)).status
+    assert not health.pressure_condition("DiskPressure", each(pressed)).status
     assert not health.pressure_condition(kind, []).status

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from bridge.node import node_object
+from bridge.node import conditions, node_object
 from bridge.node.node_controller import (
     OUTAGE_SECONDS,
     SETTLE,
@@ -41,7 +41,8 @@ from sync.runtime.event_recorder import EventRecorder
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.sync.engine_harness import IDENTITY
-from tests.sync.informer_harness import running_informer
+from tests.sync.informer_harness import caught_up, running_informer
+from translators.capacity import node_capacity
 from translators.capacity.node_capacity import NO_LIMITS
 
 NAME = "virtual"
@@ -599,6 +600,39 @@ async def test_shared_labels_follow_remote_nodes(
 
 
 # -- repair of the Node and the Lease ----------------------------------------------------
+
+
+async def test_work_of_a_write_does_not_grow_with_the_nodes(
+    home_api: FakeApi,
+    remote_api: FakeApi,
+    home: KubeClient,
+    nodes: Informer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """5,000 nodes once took 107 ms of the event loop for each write of the free capacity."""
+    looked = [0]
+    is_counted = node_capacity.is_counted
+
+    def counted(node: Object) -> bool:
+        looked[0] += 1
+        return is_counted(node)
+
+    monkeypatch.setattr(conditions, "is_counted", counted)
+    monkeypatch.setattr(node_capacity, "is_counted", counted)
+    for number in range(200):
+        joined(remote_api, worker(f"x{number}"))
+    await caught_up(remote_api, nodes)
+    node = controller(home, nodes)
+    async with running(node):
+        await node.register()
+        looked[0] = 0
+        home_api.update(NODES, NAME, {"metadata": {"labels": {"type": "other"}}})
+        await home_api.until(
+            lambda: home_api.get(NODES, NAME)["metadata"]["labels"]["type"] != "other"
+        )
+        assert looked[0] < 20
+        ready = home_api.get(NODES, NAME)["status"]["conditions"][0]
+        assert "201 of 201" in ready["message"]
 
 
 async def test_idle_controller_writes_only_lease_renewals(
