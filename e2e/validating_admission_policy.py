@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from e2e.bench.pods.audit_log import TEST_POLICIES
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import wait_for
 
@@ -22,7 +23,7 @@ def validating(
     """Updates of the resource in the namespace are rejected unless the CEL expression is true, with
     the default reason. ``violation`` is an object that violates it, as a manifest of one that
     exists."""
-    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    name = f"{TEST_POLICIES}{uuid.uuid4().hex[:8]}"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": [resource]}
     constraints = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},

@@ -28,6 +28,10 @@ _QUESTIONS = frozenset(
     {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews", "tokenreviews"}
 )
 
+#: The message of a ValidatingAdmissionPolicy, and the prefix of the names of those of tests.
+_POLICY = "ValidatingAdmissionPolicy '"
+TEST_POLICIES = "e2e-"
+
 #: Bytes that identify a file: an entry's ID is among its first 200.
 _BEGIN = 512
 
@@ -55,7 +59,7 @@ class Request:
     forbidden: bool
     """Whether authorisation rejected it; admission uses the same code."""
     denied_by_policy: bool = False
-    """Whether a ValidatingAdmissionPolicy rejected it."""
+    """Whether a ValidatingAdmissionPolicy rejected it that is none of a test's own."""
 
     @property
     def is_write(self) -> bool:
@@ -150,7 +154,8 @@ def _request(event: dict[str, object]) -> Request:
         user=str(user.get("username", "")) if isinstance(user, dict) else "",
         forbidden=decision == "forbid",
         denied_by_policy=isinstance(status, dict)
-        and "ValidatingAdmissionPolicy '" in str(status.get("message", "")),
+        and _POLICY in (message := str(status.get("message", "")))
+        and f"{_POLICY}{TEST_POLICIES}" not in message,
     )
 
 
