@@ -40,8 +40,9 @@ period of its spec, or what is left of a deletion that was already forwarded (po
 calculateEffectiveGracePeriod).
 
 Whether a pod is *timed out* follows from home's condition, which records since when the remote's
-scheduler finds no node (`translators.pods.unschedulable_timeout`). So a crash between the deletion
-and the last status changes nothing.
+scheduler finds no node, and that the remote pod is deleted for that
+(`translators.pods.unschedulable_timeout`). So a crash between the deletion and the last status
+changes nothing.
 
 A pod that may have run counts as gone only after the remote's API server has confirmed it
 (`ConfirmAbsence`): a stale cache must neither start a pod twice nor declare it lost. The same
@@ -297,7 +298,8 @@ class _Planner:
             return actions
         until_timeout = unschedulable_timeout.timeout_remaining(home, self.policy, now=self.now)
         if until_timeout == 0:
-            return [*status, DeleteIfUnbound(RemoteUid(uid_of(remote)), version_of(remote))]
+            marked = self._live_status(remote, observed=False, timed_out=True)
+            return [*marked, DeleteIfUnbound(RemoteUid(uid_of(remote)), version_of(remote))]
         # None: the timeout counts from the status that is written now.
         return [*actions, RequeueAfter(timeout if until_timeout is None else until_timeout)]
 
@@ -394,13 +396,20 @@ class _Planner:
         return self._live_status(remote, observed=observed)
 
     def _live_status(
-        self, remote: Object, *, observed: bool, resize_pending: Object | None = None
+        self,
+        remote: Object,
+        *,
+        observed: bool,
+        resize_pending: Object | None = None,
+        timed_out: bool = False,
     ) -> list[Action]:
         """The status of a home pod that is not terminal; parameters as for `translate_status`."""
         home, policy, now = self.home, self.policy, self.now
         wanted = pod_status.translate_status(
             home, remote, policy, now=now, observed=observed, resize_pending=resize_pending
         )
+        if timed_out:
+            unschedulable_timeout.mark_timed_out(wanted)
         event = None
         restart_policy, reason = self._restart_policy, pod_status.REASON_REMOTE_POD_DELETED
         is_lost = is_deleting(remote) and not is_deleting(home)

@@ -34,14 +34,16 @@ def home(
     asks: str | None = None,
     kept: bool = False,
     waits: str | None = None,
+    timed_out: bool = False,
     refused: str | None = None,
     deadline: int | None = None,
     ready: bool = False,
 ) -> Object:
     """A pod bound to the virtual node. ``marked``: it may have run in the remote. ``deleting``: its
     grace period in seconds. ``asks``: its CPU request. ``kept``: it has a finalizer. ``waits``:
-    since when it is reported as unschedulable. ``refused``: since when its creation is blocked.
-    ``deadline``: its activeDeadlineSeconds. ``ready``: its container is running and ready."""
+    since when it is reported as unschedulable; ``timed_out``: and withdrawn for that. ``refused``:
+    since when its creation is blocked. ``deadline``: its activeDeadlineSeconds. ``ready``: its
+    container is running and ready."""
     meta: Object = {"name": "web", "namespace": "shop", "uid": uid}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
@@ -53,7 +55,8 @@ def home(
     if marked or phase != "Pending":
         status["startTime"] = _TIME
     if waits is not None:
-        status["conditions"] = [{**_NO_NODE, "type": WAITS, "lastTransitionTime": waits}]
+        found = {**_NO_NODE, "reason": "TimedOut"} if timed_out else _NO_NODE
+        status["conditions"] = [{**found, "type": WAITS, "lastTransitionTime": waits}]
     if refused is not None:
         condition = {"type": "cluster-bridge.io/Accepted", "status": "False"}
         status["conditions"] = [{**condition, "lastTransitionTime": refused}]

@@ -39,6 +39,11 @@ TERMINAL_PHASES = ("Succeeded", "Failed")
 
 #: Set while the remote's scheduler finds no node; PodScheduled itself belongs to home.
 CONDITION_REMOTE_SCHEDULED = f"{DOMAIN}/RemoteScheduled"
+#: The reason of PodScheduled if the scheduler found no node (PodReasonUnschedulable in
+#: k8s.io/api/core/v1). Other reasons, such as SchedulingGated, are not about nodes.
+UNSCHEDULABLE = "Unschedulable"
+#: Its reason at home once the bridge is about to delete the remote pod for that.
+TIMED_OUT = "TimedOut"
 
 #: False, with the reason, while the pod cannot be created in the remote.
 CONDITION_ACCEPTED = f"{DOMAIN}/Accepted"
@@ -291,6 +296,8 @@ def _conditions(
             if condition.get("status") == "True" and kind not in merged:
                 continue
             before = merged.get(kind) or {}
+            if before.get("reason") == TIMED_OUT and condition.get("reason") == UNSCHEDULABLE:
+                condition = {**condition, "reason": TIMED_OUT}  # noqa: PLW2901
             same = all(before.get(k) == condition.get(k) for k in ("status", "reason"))
             # Per reason and by the bridge's clock, for `translators.pods.unschedulable_timeout`.
             since = (before.get("lastTransitionTime") if same else None) or now

@@ -5,20 +5,25 @@ Home's PodScheduled stays True, because home's scheduler bound the pod. The home
 ``--unschedulable-timeout`` counts from its ``lastTransitionTime``: stored, so that a restart does
 not reset it, and by the bridge's clock, so that a wrong clock in the remote cannot fail a pod
 early.
+
+Before the remote pod is deleted, the condition's reason becomes ``TimedOut``. Without
+it, a remote pod that no longer exists may have run while no bridge did.
 """
 
 from __future__ import annotations
 
 from translators.object_accessors import Object, condition_of, is_deleting
-from translators.pods.pod_status import CONDITION_REMOTE_SCHEDULED, is_terminal
+from translators.pods.pod_status import (
+    CONDITION_REMOTE_SCHEDULED,
+    TIMED_OUT,
+    UNSCHEDULABLE,
+    is_terminal,
+)
 from translators.timestamps import parse_time
 from translators.translation_options import Policy
 
 #: ``status.reason`` of a home pod that timed out, and the reason of its Event.
 REASON_REMOTE_UNSCHEDULABLE = "RemoteUnschedulable"
-#: The reason of PodScheduled if the scheduler found no node (PodReasonUnschedulable in
-#: k8s.io/api/core/v1). Other reasons, such as SchedulingGated, are not about nodes.
-_UNSCHEDULABLE = "Unschedulable"
 
 
 def is_unschedulable(remote: Object) -> bool:
@@ -47,8 +52,21 @@ def timeout_remaining(home: Object, policy: Policy, *, now: str) -> float | None
 def is_timed_out(home: Object, remote: Object | None, policy: Policy, *, now: str) -> bool:
     """Whether the timeout has passed and the remote pod was never scheduled. ``remote`` is the last
     known state of a pod that is being deleted or no longer exists."""
-    never_placed = remote is None or was_never_scheduled(remote)
+    if remote is None:
+        never_placed = condition_of(home, CONDITION_REMOTE_SCHEDULED).get("reason") == TIMED_OUT
+    else:
+        never_placed = was_never_scheduled(remote)
     return never_placed and timeout_remaining(home, policy, now=now) == 0
+
+
+def mark_timed_out(status: Object) -> None:
+    """Records in a desired status of the home pod that the remote pod is deleted now."""
+    status["conditions"] = [
+        {**it, "reason": TIMED_OUT}
+        if it.get("type") == CONDITION_REMOTE_SCHEDULED and _finds_no_node(it)
+        else it
+        for it in status.get("conditions") or ()
+    ]
 
 
 def timeout_message(home: Object, policy: Policy) -> str:
@@ -59,4 +77,5 @@ def timeout_message(home: Object, policy: Policy) -> str:
 
 
 def _finds_no_node(condition: Object) -> bool:
-    return (condition.get("status"), condition.get("reason")) == ("False", _UNSCHEDULABLE)
+    reason = condition.get("reason")
+    return condition.get("status") == "False" and reason in (UNSCHEDULABLE, TIMED_OUT)

@@ -41,6 +41,7 @@ _HOME: dict[str, Object | None] = {
     "ran Never": home(phase="Running", policy="Never"),
     "waits": home(waits=RECENTLY),
     "waited": home(waits=LONG_AGO),
+    "timed out": home(waits=LONG_AGO, timed_out=True),
     "waited Never": home(waits=LONG_AGO, marked=True, policy="Never"),
     "skipped": home(daemon=True),
     "over": home(phase="Failed"),
@@ -89,8 +90,9 @@ ran Always   |?  |C   |s  |s   |C  |s   |s   |s   |e|e  |o  |-    |sl  |e  |?  |
 ran OnFailure|?  |C   |s  |s   |C  |s   |s   |s   |e|e  |o  |-    |sl  |e  |?  |C  |s   |e  |?  |C
 ran Never    |?  |e   |s  |s   |e  |s   |s   |s   |e|s  |o  |-    |sl  |e  |?  |e  |m   |e  |?  |e
 waits        |C  |C   |s  |s   |C  |-   |s   |s   |e|e  |o  |-    |l   |e  |?  |C  |-   |e  |?  |C
-waited       |?  |e   |s  |s   |C  |-   |s   |s   |e|e  |o  |-    |w   |-  |?  |e  |-   |-  |?  |e
-waited Never |?  |e   |s  |s   |e  |-   |s   |s   |e|s  |o  |-    |w   |-  |?  |e  |m   |-  |?  |e
+waited       |C  |C   |s  |s   |C  |-   |s   |s   |e|e  |o  |-    |sw  |-  |?  |e  |-   |-  |?  |e
+waited Never |?  |e   |s  |s   |e  |-   |s   |s   |e|s  |o  |-    |sw  |-  |?  |e  |m   |-  |?  |e
+timed out    |?  |e   |s  |s   |C  |-   |s   |s   |e|e  |o  |-    |w   |-  |?  |e  |-   |-  |?  |e
 skipped      |e  |e   |e  |e   |e  |-   |s   |s   |e|e  |o  |-    |sl  |e  |e  |e  |-   |e  |e  |e
 over         |-  |-   |-  |-   |-  |d   |d   |-   |-|-  |o  |-    |d   |-  |-  |-  |d   |-  |-  |-
 del new      |R  |R   |sR |sR  |sR |d   |sd  |sd  |s|s  |o  |-    |sd  |s  |sR |sR |d   |-  |R  |R

@@ -125,15 +125,40 @@ async def test_kill_around_the_timeout_ends_in_the_same_status(
     patient: EngineHarness, withdrawn: bool
 ) -> None:
     await waiting(patient)
-    await patient.stop()
     if withdrawn:
-        patient.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+        patient.home.fail(
+            Fault(
+                "PATCH",
+                "*/pods/a/status",
+                when=lambda it: "Failed" in str(it.body),
+                code=500,
+                times=None,
+            )
+        )
+        patient.now = _MINUTE.format(4)
+        reconcile_delayed(patient)
+        await patient.remote.until(lambda: patient.remote_pod() is None)
+    await patient.stop()
+    patient.home.heal()
     patient.now = _MINUTE.format(4)
     patient.clear_logs()
     await patient.start()
     assert patient.remote_pod() is None
     assert patient.status()["reason"] == "RemoteUnschedulable"
     assert not patient.remote.requests("POST", "*/pods"), "it was not made again"
+
+
+async def test_pod_that_ran_while_no_bridge_did_is_not_called_unschedulable(
+    patient: EngineHarness,
+) -> None:
+    """It was scheduled after the bridge had stopped, and lost with its node."""
+    await waiting(patient)
+    await patient.stop()
+    patient.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    patient.now = _MINUTE.format(4)
+    await patient.start()
+    assert patient.remote_pod(), "its restart policy is Always"
+    assert patient.status()["phase"] == "Pending"
 
 
 async def test_failed_deletion_at_the_timeout_is_retried(patient: EngineHarness) -> None:
