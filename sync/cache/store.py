@@ -7,7 +7,7 @@ take constant time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from translators.object_accessors import Object, name_of, namespace_of
@@ -83,6 +83,11 @@ class Store:
         """The objects for which the indexer ``index`` returned ``value``."""
         entry = self._indices[index].get(value)
         return [self._objects[key] for key in entry.keys] if entry is not None else []
+
+    @property
+    def indices(self) -> Collection[str]:
+        """The names of the indexes."""
+        return self._indices.keys()
 
     def has(self, index: str, value: Hashable) -> bool:
         """Whether the indexer ``index`` returned ``value`` for any object."""

@@ -12,8 +12,9 @@ the mapping leads (`NamespaceMappingError`).
 their endpoints; workloads continue.
 
 A replica that takes over has caches that lag behind the previous leader's last writes. `refresh`
-waits until the pods of both clusters are cached as that leader left them: from an older state a pod
-could be created or run a second time. When an informer works again, all failed keys are retried at
+waits until the pods of both clusters and the remote's namespaces are cached as that leader left
+them: from an older state a pod could be created or run a second time, or in a namespace that the
+other replica has released and deletes. When an informer works again, all failed keys are retried at
 once.
 """
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -31,6 +33,7 @@ from sync.base.safe_callbacks import Callbacks
 from sync.cache.cache_share import NamespaceShares
 from sync.cache.informer import Informer
 from sync.cache.store import key_of
+from sync.cache.store_writer import Handler
 from sync.cache.unreadable_informer import UnreadableInformer
 from sync.cache.watcher import BATCH
 from sync.capacity.remote_capacity import CapacityAggregator
@@ -50,7 +53,7 @@ from sync.references.reference_watches import ReferenceWatches
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.object_accessors import HomeNamespace, Object, namespace_of
+from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of
 from translators.ownership_labels import home_namespace_of, is_owned
 from translators.timestamps import format_time
 from translators.translation_options import Policy
@@ -103,6 +106,7 @@ class Engine:
         self.home_pods = shared.home_pods
         self.remote_pods = shared.remote_pods
         self.remote_nodes = shared.remote_nodes
+        self._remote_namespaces = shared.remote_namespaces
         self.unschedulable_pods: UnschedulablePods | None = None
         """Whether remote pods wait for a node; None if they may wait for ever."""
         if (timeout := policy.unschedulable_timeout) is not None:
@@ -161,6 +165,12 @@ class Engine:
             *(component.declare() for component in self._components),
         ]
         self._requeue: Callbacks[HomeNamespace] = Callbacks("requeue of a home namespace")
+        # The handlers of each informer to which the present objects are passed.
+        self._replayed: defaultdict[Informer, list[Handler]] = defaultdict(list)
+        for watch in (it for declared in self._declarations for it in declared.watches):
+            if watch.replay and watch.handler is not None:
+                self._replayed[watch.informer].append(watch.handler)
+        self._is_working = False
         watches = (it for declared in self._declarations for it in declared.watches)
         informers = dict.fromkeys(it.informer for it in watches)
         self.informers = [it for it in informers if not isinstance(it, UnreadableInformer)]
@@ -272,12 +282,24 @@ class Engine:
 
     def _remote_namespace_changed(self, old: Object | None, new: Object | None) -> None:
         """Requeues the home namespace of a remote namespace that was deleted or lost the bridge's
-        labels."""
+        labels, and all that belongs into a namespace that is handed over (again)."""
+        may_use = [it is not None and self._namespaces.may_use(it) for it in (old, new)]
+        if new is not None and may_use == [False, True] and self._is_working:
+            self._requeue_place(name_of(new))
         still_owned = new is not None and is_owned(new, self._identity)
         if old is not None and is_owned(old, self._identity) and not still_owned:
             home = home_namespace_of(old)
             if home is not None:
                 self._requeue(home)
+
+    def _requeue_place(self, place: str) -> None:
+        for informer in self.informers:
+            if "place" in informer.store.indices:
+                for obj in informer.store.by_index("place", place):
+                    self._replay_object(informer, obj)
+        for namespace in self._home_namespaces():
+            if self._identity.remote_namespace(namespace) == place:
+                self._requeue(namespace)
 
     # -- run -------------------------------------------------------------------------------
 
@@ -300,14 +322,17 @@ class Engine:
                 await declared.prepare()
 
     async def refresh(self) -> None:
-        """Waits until the pods of both clusters are cached as they were at this call, or later."""
-        await asyncio.gather(self.home_pods.refresh(), self.remote_pods.refresh())
+        """Waits until the pods of both clusters, and the remote's namespaces, are cached as they
+        were at this call, or later."""
+        informers = (self.home_pods, self.remote_pods, self._remote_namespaces)
+        await asyncio.gather(*(informer.refresh() for informer in informers))
 
     async def work(self) -> None:
         """Runs the controllers until cancelled. `watch` must run."""
         await self.synced()
         for controller in self.controllers:
             controller.queue.resume()
+        self._is_working = True
         await self._replay()
         for declared in self._declarations:
             if declared.start is not None:
@@ -321,22 +346,22 @@ class Engine:
 
     async def _replay(self) -> None:
         for informer in self.informers:
-            handlers = [
-                watch.handler
-                for declared in self._declarations
-                for watch in declared.watches
-                if watch.informer is informer and watch.replay and watch.handler is not None
-            ]
             for count, obj in enumerate(list(informer.store), start=1):
-                for handler in handlers:
-                    with exception_summary.log_defects(f"{informer.resource} {key_of(obj)}"):
-                        handler(None, obj)
+                self._replay_object(informer, obj)
                 if count % BATCH == 0:
                     await asyncio.sleep(0)
-        for namespace in {HomeNamespace(namespace_of(pod)) for pod in self.home_pods.store}:
+        for namespace in self._home_namespaces():
             if self._home_watches.last_synced(namespace) is not None:
                 self._requeue(namespace)
             await asyncio.sleep(0)
+
+    def _replay_object(self, informer: Informer, obj: Object) -> None:
+        for handler in self._replayed[informer]:
+            with exception_summary.log_defects(f"{informer.resource} {key_of(obj)}"):
+                handler(None, obj)
+
+    def _home_namespaces(self) -> set[HomeNamespace]:
+        return {HomeNamespace(namespace_of(pod)) for pod in self.home_pods.store}
 
     def retry_now(self) -> None:
         """Retries every failed key now, because the cause of its failure may be gone."""

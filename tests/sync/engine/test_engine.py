@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from sync.base.background_task import background_task
 from sync.kube.api_resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, Object
 from sync.mirror.copy_controller import CopyController
 from sync.namespaces.remote_namespace_creation import NamespaceMappingError
@@ -319,3 +320,27 @@ async def test_standby_queues_nothing_and_reconciles_all_at_takeover(
         assert harness.config_map("gone-0")
         assert harness.config_map("gone-1") is None
         await harness.remote.until(lambda: harness.remote.find(NAMESPACES, "emptied-h") is None)
+
+
+async def test_takeover_uses_a_namespace_as_the_previous_leader_left_it(
+    harness: EngineHarness,
+) -> None:
+    """It has removed this node as a user, and its DELETE on that condition is in flight."""
+    await harness.start_running()
+    await harness.stop()
+    harness.home.remove(PODS, "a", "default")
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    async with harness.standing_by() as engine:
+        harness.remote.mute_watches()
+        annotations = harness.remote.get(NAMESPACES, REMOTE_NAMESPACE)["metadata"]["annotations"]
+        (used_by,) = [key for key in annotations if key.startswith("used-by.")]
+        change: Object = {"metadata": {"annotations": {used_by: None}}}
+        released = harness.remote.update(NAMESPACES, REMOTE_NAMESPACE, change)
+        await engine.refresh()
+        harness.pod("next")
+        async with background_task(engine.work(), name="work"):
+            await harness.remote.until(lambda: harness.remote_pod("next"))
+        harness.remote.unmute_watches()
+        namespace = harness.remote.get(NAMESPACES, REMOTE_NAMESPACE)
+        assert used_by in namespace["metadata"]["annotations"]
+        assert namespace["metadata"]["resourceVersion"] != released["metadata"]["resourceVersion"]
