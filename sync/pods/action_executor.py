@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sync.base import exception_summary
+from sync.base import clock, exception_summary
 from sync.cache.store import Key, Store
 from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import (
@@ -77,6 +77,9 @@ from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
 
+#: Seconds in which the cache shows a deletion that was sent. A remote that was restored from a
+#: backup does not have it any more.
+SENT_SECONDS = 30.0
 #: ``status.reason`` of a pod that the remote's API server rejects; otherwise ``RemoteRefused``.
 _REASONS: dict[type[ApiError], str] = {
     Forbidden: "RemoteForbidden",
@@ -129,9 +132,9 @@ class ActionExecutor:
         # request failed with a server error.
         self._create_pending: set[str] = set()
         self._server_failed: set[str] = set()
-        # The grace period of each deletion that was sent, by the remote pod's UID, and the UIDs of
-        # home pods that were removed. The caches show both a moment later.
-        self._deletions: dict[str, int | None] = {}
+        # The grace period of each deletion that was sent, and when, by the remote pod's UID; and
+        # the UIDs of home pods that were removed. The caches show both a moment later.
+        self._deletions: dict[str, tuple[int | None, float]] = {}
         self._removed: set[str] = set()
         self.is_own_create = False
         """Whether the change being handled is the pod that was just created, exactly as sent."""
@@ -334,11 +337,13 @@ class ActionExecutor:
     # -- delete ----------------------------------------------------------------------------
 
     async def _delete(self, key: Key, uid: str, grace: int | None) -> None:
-        if self._deletions.get(uid, ...) == grace:
+        sent, at = self._deletions.get(uid, (..., 0.0))
+        if sent == grace and (left := at + SENT_SECONDS - clock.now()) > 0:
+            self._queue.add_after(key, left)
             return
         namespace, name = self._lookup.remote_key(key)
         await self._remote.delete(PODS, name, namespace=namespace, uid=uid, grace_seconds=grace)
-        self._deletions[uid] = grace
+        self._deletions[uid] = grace, clock.now()
         fields = name_fields("Pod", key.name, namespace=key.namespace, cluster="remote")
         changes.info("pod %s: deletion forwarded to the remote", key, extra=fields)
 

@@ -442,3 +442,19 @@ async def test_deletion_answered_with_a_conflict_is_retried(
     await harness.settle()
     there = harness.remote_pod()
     assert there is None or there["metadata"].get("deletionTimestamp")
+
+
+async def test_deletion_that_a_restored_remote_does_not_have_is_sent_again(
+    harness: EngineHarness,
+) -> None:
+    await harness.start_running()
+    harness.home.delete(PODS, "a", "default", grace_seconds=30)
+    await harness.settle()
+    assert "deletionTimestamp" in (harness.remote_pod() or {})["metadata"]
+    harness.clear_logs()
+    earlier: Object = {"deletionTimestamp": None, "deletionGracePeriodSeconds": None}
+    harness.remote.update(PODS, "a", {"metadata": earlier}, REMOTE_NAMESPACE)
+    await harness.settle()
+    await harness.remote.until(
+        lambda: "deletionTimestamp" in (harness.remote_pod() or {})["metadata"]
+    )
