@@ -15,6 +15,7 @@ from bridge.leave import home_inventory
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import namespace_ownership_lease
 from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube import renewed_token
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -114,6 +115,18 @@ def _delete_local_route(cidr: str, *, notify: Notify) -> None:
         relay_cidr_route.remove_stale(cidr)
     except relay_cidr_route.LocalRouteError as error:
         notify(Caveat(f"here: {error}; `ip route del local {cidr} dev lo` removes it"))
+
+
+def forget_renewed_token(state: HomeState, remote_state: RemoteState, *, notify: Notify) -> None:
+    """Deletes the token of this machine that replaced the one of the remote's kubeconfig, unless
+    another virtual node of the remote may use it."""
+    token = remote_state.client.config.kubeconfig_token.own if remote_state.client else ""
+    if not token or state.sibling_nodes is None or state.sibling_nodes:
+        return
+    try:
+        renewed_token.forget(token)
+    except OSError as error:
+        notify(Caveat(f"here: the renewed token of the remote stays: {error.strerror}"))
 
 
 async def delete_pod(home: KubeClient, pod: Object, *, grace_seconds: int | None = None) -> None:

@@ -220,10 +220,20 @@ async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[O
 
 
 def _certificate_store(settings: LeaveSettings, state: HomeState) -> CertDir | None:
-    annotations = metadata(state.node or {}).get("annotations") or {}
-    path = settings.cert_dir or annotations.get(node_object.ANNOTATION_CERT_DIR)
+    """The directory of the options, or the node's own. Another one that the Node names is none of
+    the files to delete: anyone who may write the Node could choose it."""
+    if settings.cert_dir is not None:
+        store = CertDir(settings.cert_dir)
+        return store if store.exists() else None
+    recorded = (metadata(state.node or {}).get("annotations") or {}).get(
+        node_object.ANNOTATION_CERT_DIR
+    )
     with contextlib.suppress(CertificateError):  # No home directory: no default folder either.
         default = default_cert_dir(state.identity.home_id, settings.name)
-        store = CertDir(Path(path) if path else default)
+        if recorded and Path(recorded) != default and CertDir(Path(recorded)).exists():
+            state.warnings.append(
+                f"here: certificates in {recorded} stay: name the directory with --cert-dir"
+            )
+        store = CertDir(default)
         return store if store.exists() else None
     return None

@@ -205,6 +205,7 @@ class _Removal:
             for pod in home_state.pods:
                 await home_cleanup.delete_pod(home, pod, grace_seconds=0)
             await home_cleanup.remove(settings, home, home_state, notify=notify)
+        home_cleanup.forget_renewed_token(home_state, remote_state, notify=notify)
         await uninstall.remove_namespaces(home, home_state.installation, notify=notify)
         if remote_state.failure:
             for line in leave_summary.leftover_lines(home_state, remote_state):

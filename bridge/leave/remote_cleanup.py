@@ -17,9 +17,11 @@ from bridge.clusters.cluster_reads_selection import read_scope
 from bridge.clusters.connection import Notify
 from bridge.leave import unfinished_claims
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
+from bridge.node import namespace_ownership_lease
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
+from sync.namespaces import namespace_ownership
 from translators.object_accessors import Object, is_deleting, name_of, namespaced_name, uid_of
 
 #: Rounds of removal before objects that still appear are an error.
@@ -27,11 +29,17 @@ MAX_ROUNDS = 5
 
 
 async def collect(home: KubeClient, remote: KubeClient, state: HomeState) -> Inventory:
-    """The inventory of the node in the remote. Raises KubeError."""
+    """The inventory of the node in the remote, without namespaces that have its labels and that
+    home did not record. Raises KubeError."""
     scope = await read_scope(remote, state.remote_namespaces)
     found = await remote_inventory.take_inventory(
         remote, state.identity, others=state.sibling_nodes, scope=scope
     )
+    recorded = await namespace_ownership_lease.recorded_at_home(home, state.identity.node)
+    if recorded is not None:
+        found.namespaces = [
+            it for it in found.namespaces if namespace_ownership.is_recorded(it, recorded)
+        ]
     found.unfinished_claims = await unfinished_claims.find(home, remote, state, scope)
     return found
 

@@ -71,6 +71,13 @@ async def recorded_namespaces(home: KubeClient, node: str) -> frozenset[str]:
     return _entries(lease).get(_key(node), frozenset())
 
 
+async def recorded_at_home(home: KubeClient, node: str) -> frozenset[str] | None:
+    """The namespaces that any virtual node recorded; None if this one has no record, so that its
+    namespaces are known by their labels alone. Raises KubeError."""
+    entries = _entries(await home.find(LEASES, NAME, namespace=NAMESPACE))
+    return frozenset().union(*entries.values()) if _key(node) in entries else None
+
+
 async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -> None:
     """Removes a virtual node's namespaces except ``staying``, and the Lease with its last entry.
     Raises KubeError."""

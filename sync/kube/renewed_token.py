@@ -110,6 +110,12 @@ class KubeconfigToken:
         self._last = renewed or self._last
 
 
+def forget(token: str) -> None:
+    """Deletes the file in the user's state directory that is kept for the ``token`` of a
+    kubeconfig. Raises OSError."""
+    (state_directory(*_STATE) / origin_of(token)).unlink(missing_ok=True)
+
+
 def keep(renewed: RenewedToken) -> Path:
     """Writes the token to the user's state directory, and deletes those that expired before it was
     issued. Returns the file. Raises OSError."""

@@ -105,7 +105,7 @@ class NamespaceOwnership:
         namespace has its labels: an administrator may have removed them on purpose."""
         if not is_owned(remote, self._identity):
             return False
-        return not self._entries_of(remote).isdisjoint(self._own | self._others)
+        return not _entries_of(remote).isdisjoint(self._own | self._others)
 
     async def load(self) -> None:
         """Reads the record, with retries until it succeeds. The informer must be synced."""
@@ -127,8 +127,8 @@ class NamespaceOwnership:
             self._adopt([it for it in labelled if not self.owns(it)])
 
     def _use_record(self, recorded: frozenset[str], labelled: list[Object]) -> None:
-        known = [it for it in labelled if not self._entries_of(it).isdisjoint(recorded)]
-        seen = frozenset().union(*map(self._entries_of, known))
+        known = [it for it in labelled if not _entries_of(it).isdisjoint(recorded)]
+        seen = frozenset().union(*map(_entries_of, known))
         intents = {it for it in recorded & seen if it.startswith(_INTENT_PREFIX)}
         self._own = set(recorded - intents).union(map(_uid_entry, known))
         self._unseen = recorded - seen
@@ -208,11 +208,6 @@ class NamespaceOwnership:
         if old is not None and (new is None or uid_of(new) != uid_of(old)):
             self._own.discard(_uid_entry(old))  # Dropped by the next write.
 
-    def _entries_of(self, remote: Object) -> set[str]:
-        nonce = (metadata(remote).get("annotations") or {}).get(ANNOTATION_NONCE)
-        uid_entry = {_uid_entry(remote)}
-        return uid_entry | {_intent_entry(name_of(remote), str(nonce))} if nonce else uid_entry
-
     def _add(self, entry: str) -> None:
         self._own.add(entry)
         self._changes += 1
@@ -224,7 +219,7 @@ class NamespaceOwnership:
             if self._written < required:
                 written = self._changes
                 if asyncio.get_running_loop().time() - self._unseen_since >= STALE_SECONDS:
-                    existing = map(self._entries_of, self._namespaces.store)
+                    existing = map(_entries_of, self._namespaces.store)
                     self._own -= self._unseen.difference(*existing)
                     self._unseen = frozenset()
                 await self._record.write(sorted(self._own))
@@ -236,9 +231,20 @@ def still_existing(own: Collection[str], namespaces: Collection[Object]) -> list
     return sorted(set(entries(it for it in namespaces if not is_deleting(it))).intersection(own))
 
 
+def is_recorded(remote: Object, recorded: Collection[str]) -> bool:
+    """Whether ``recorded`` has the namespace, by its UID or by the nonce of an intent."""
+    return not _entries_of(remote).isdisjoint(recorded)
+
+
 def entries(namespaces: Iterable[Object]) -> list[str]:
     """The entries that record these namespaces as created by this home."""
     return sorted(map(_uid_entry, namespaces))
+
+
+def _entries_of(remote: Object) -> set[str]:
+    nonce = (metadata(remote).get("annotations") or {}).get(ANNOTATION_NONCE)
+    uid_entry = {_uid_entry(remote)}
+    return uid_entry | {_intent_entry(name_of(remote), str(nonce))} if nonce else uid_entry
 
 
 def _uid_entry(remote: Object) -> str:

@@ -73,7 +73,7 @@ def leave(
     cert_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of the node's serving certificate. Default: that of the last join."
+            help="Directory of the node's serving certificate, if it was joined with --cert-dir."
         ),
     ] = None,
     remote_namespaces: Annotated[

@@ -21,9 +21,11 @@ from bridge.leave import eviction, leave_summary
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
 from bridge.node import join_record, node_object
+from bridge.node.namespace_ownership_lease import NamespaceRecord
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import rtnetlink
 from bridge.relay.forward.rtnetlink import Route
+from sync.kube import renewed_token
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
@@ -37,8 +39,10 @@ from sync.kube.api_resources import (
     Object,
 )
 from sync.kube.credentials import KubeconfigRef
+from sync.namespaces import namespace_ownership
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters
+from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
@@ -828,13 +832,11 @@ async def test_certificate_and_its_requests_are_deleted_and_others_stay(
     folder.mkdir()
     for name in ("serving.pem", "serving-pending.key", "theirs"):
         (folder / name).write_text("x")
-    annotation = {node_object.ANNOTATION_CERT_DIR: str(folder)}
-    home.update(NODES, NODE, {"metadata": {"annotations": annotation}})
     mine = f"kubelet-serving-{NODE}-0123456789"
     others = [f"kubelet-serving-{NODE}-more-0123456789", "csr-abc"]
     for name in (mine, *others):
         home.put(requested(name))
-    assert await world.leave()
+    assert await world.leave(replace(world.settings, cert_dir=folder))
     assert f"home:   CertificateSigningRequest {mine}" in world.confirmations[0]
     assert f"here:   the node's certificate and key in {folder}" in world.confirmations[0]
     assert [it["metadata"]["name"] for it in home.objects(CERTIFICATE_SIGNING_REQUESTS)] == sorted(
@@ -846,10 +848,55 @@ async def test_certificate_and_its_requests_are_deleted_and_others_stay(
 async def test_empty_cert_dir_is_deleted(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     folder.mkdir()
+    assert await world.leave(replace(world.settings, cert_dir=folder))
+    assert not folder.exists()
+
+
+async def test_directory_that_the_node_names_is_only_reported(world: World, tmp_path: Path) -> None:
+    """Otherwise anyone who may write the Node would choose what an administrator deletes."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for name in ("serving.pem", "client.pem", "serving-pending.key"):
+        (folder / name).write_text("x")
     annotation = {node_object.ANNOTATION_CERT_DIR: str(folder)}
     world.two.home.update(NODES, NODE, {"metadata": {"annotations": annotation}})
     assert await world.leave()
-    assert not folder.exists()
+    assert len(list(folder.iterdir())) == 3
+    assert any(f"{folder} stay" in line and "--cert-dir" in line for line in world.notified)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_renewed_token_is_deleted_unless_another_node_may_use_it(
+    world: World, shared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    now = datetime.now(UTC)
+    origin = renewed_token.origin_of(CANARY)
+    token = renewed_token.RenewedToken(origin, "other", now, now + timedelta(hours=1))
+    kept = renewed_token.keep(token)
+    if shared:
+        sibling = node("sibling")
+        labels = {node_object.LABEL_REMOTE: home_id_from_uid(_cluster(world.two.remote))}
+        sibling["metadata"] |= {"labels": labels}
+        world.two.home.put(sibling)
+    assert await world.leave()
+    assert kept.exists() == shared
+
+
+# -- namespaces that home did not record -------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_only_recorded_namespaces_are_deleted(
+    world: World, recorded: bool, client_for: ClientFor
+) -> None:
+    """Anyone who may create namespaces in the remote can give one the labels of the bridge."""
+    namespace = world.two.remote.get(NAMESPACES, REMOTE_NAMESPACE)
+    record = NamespaceRecord(await client_for(world.two.home), NODE)
+    own = namespace_ownership.entries([namespace]) if recorded else []
+    await record.write([*own, "of-another"])
+    assert await world.leave()
+    assert (world.two.remote.find(NAMESPACES, REMOTE_NAMESPACE) is None) == recorded
 
 
 async def test_cert_dir_with_only_unmanaged_files_stays(world: World, tmp_path: Path) -> None:
