@@ -18,7 +18,9 @@ CLOUDS = ("aws", "gce", "azure")
 
 def deletes(cloud: str, node: Json) -> bool:
     """Whether the controller of the cloud deletes the Node, which is none of its machines."""
-    ready: Json = next((it for it in node["status"]["conditions"] if it["type"] == "Ready"), {})
+    ready: Json = next(
+        (each for each in node["status"]["conditions"] if each["type"] == "Ready"), {}
+    )
     if ready.get("status") == "True":
         return False
     scheme = node["spec"].get("providerID", "").partition("://")[0]

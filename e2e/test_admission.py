@@ -124,7 +124,7 @@ def test_label_that_admission_sets_stays(bridged: Bridged) -> None:
         found: dict[str, str] = remote["metadata"]["labels"]
         return found
 
-    wait_for(lambda: labels()["app"] == "shop", "home's label reaches the pod")
+    wait_for(lambda: labels()["app"] == "shop", "the home pod's label reaches the remote pod")
     assert labels()["network-zone"] == "restricted"
     assert "gone" not in labels()
 

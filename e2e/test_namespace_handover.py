@@ -103,7 +103,7 @@ def test_controller_of_a_granted_namespace_adopts_no_pod_of_home(bridged: Bridge
 
         def own_pods() -> list[str]:
             pods = get(bridged.remote, "pods", namespace=bridged.remote_namespace)
-            return [it["metadata"]["uid"] for it in pods if it["metadata"]["name"] != "ours"]
+            return [pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] != "ours"]
 
         wait_for(own_pods, "the controller creates its pod")
         ours = pod(bridged.node, "ours", {"labels": {"app": "web"}})
@@ -115,7 +115,7 @@ def test_controller_of_a_granted_namespace_adopts_no_pod_of_home(bridged: Bridge
         bridged.remote.kubectl("scale", *there, "rs/theirs", "--replicas=1")
         wait_for(lambda: len(own_pods()) == 1, "the controller deletes one")
         remote = get_one(bridged.remote, "pod", "ours", namespace=bridged.remote_namespace)
-        assert [it["kind"] for it in remote["metadata"]["ownerReferences"]] == ["Namespace"]
+        assert [owner["kind"] for owner in remote["metadata"]["ownerReferences"]] == ["Namespace"]
         assert not remote["metadata"].get("deletionTimestamp")
         bridged.kubectl("delete", "pod", "ours", "--timeout=60s")
 

@@ -3,7 +3,7 @@
 A part that cannot be read is a line in ``problems`` and hides no other. Each part ends within
 `PART_SECONDS`, and no list has more than `MAX_OBJECTS` objects.
 
-Data of the Secrets and ConfigMaps that pods use, at home and as copies, is registered for redaction
+Data of the Secrets and ConfigMaps that pods use, and of their copies, is registered for redaction
 (`bridge.bug_report.redaction`) and dropped. If a part of it cannot be read, or is too much, texts
 of the clusters are withheld: they could quote it.
 """
@@ -50,7 +50,7 @@ T = TypeVar("T")
 PART_SECONDS = 20.0
 #: Longest list.
 MAX_OBJECTS = 2000
-#: ConfigMaps and Secrets of home that are read, and how many at once.
+#: ConfigMaps and Secrets of the home cluster that are read, and how many concurrently.
 MAX_REFERENCES, AT_ONCE = 2000, 16
 
 
@@ -102,8 +102,8 @@ class BugReport:
         """The redacted content of each file, by name."""
         found = {file: self._text(content()) for file, content in self.parts.items()}
         problems = [
-            self.redactor.without_known(it.text) + self.redactor.redact(it.answer)
-            for it in self.problems
+            self.redactor.without_known(problem.text) + self.redactor.redact(problem.answer)
+            for problem in self.problems
         ]
         if self.unlearned:
             problems.append(
@@ -144,9 +144,9 @@ async def collect(settings: BugReportSettings, *, notify: Notify) -> BugReport:
 
 
 def _add_errors(its: ClusterConnectivity, found: BugReport) -> None:
-    for it in its.findings:
-        if it.severity == "error":
-            found.problem(it.found)
+    for finding in its.findings:
+        if finding.severity == "error":
+            found.problem(finding.found)
 
 
 async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport) -> None:
@@ -224,7 +224,7 @@ async def _add_remote(
         found.unlearned.append("copies and tokens in the remote")
     theirs = theirs or []
     pods = [pod for its in theirs for pod in its.pods]
-    copies = [it for its in theirs for it in its.copies]
+    copies = [copy for its in theirs for copy in its.copies]
     namespaces = [it for its in theirs for it in its.namespaces]
     for pod in pods:
         redactor.learn_pod(pod)
@@ -263,7 +263,7 @@ async def _learned_pods(home: KubeClient, node: str, found: BugReport) -> list[O
         return []
     for pod in listed.items:
         found.redactor.learn_pod(pod)
-    wanted = {(namespace_of(pod), it) for pod in listed.items for it in references(pod)}
+    wanted = {(namespace_of(pod), named) for pod in listed.items for named in references(pod)}
     await _learn_references(home, sorted(wanted), found)
     return _cut(listed.items, "home: pods", found)
 
@@ -283,7 +283,7 @@ async def _learn_references(
 
     async def learn_all() -> None:
         for start in range(0, len(wanted), AT_ONCE):
-            await asyncio.gather(*(learn(*it) for it in wanted[start : start + AT_ONCE]))
+            await asyncio.gather(*(learn(*key) for key in wanted[start : start + AT_ONCE]))
 
     failed = len(found.problems)
     await _part(found, "home: ConfigMaps and Secrets to which pods refer", learn_all())

@@ -38,7 +38,7 @@ async def collect(home: KubeClient, remote: KubeClient, state: HomeState) -> Inv
     recorded = await namespace_ownership_lease.recorded_at_home(home, state.identity.node)
     if recorded is not None:
         found.namespaces = [
-            it for it in found.namespaces if namespace_ownership.is_recorded(it, recorded)
+            name for name in found.namespaces if namespace_ownership.is_recorded(name, recorded)
         ]
     found.unfinished_claims = await unfinished_claims.find(home, remote, state, scope)
     return found

@@ -73,7 +73,7 @@ async def recorded_namespaces(home: KubeClient, node: str) -> frozenset[str]:
 
 async def recorded_at_home(home: KubeClient, node: str) -> frozenset[str] | None:
     """The namespaces that any virtual node recorded; None if this one has no record, so that its
-    namespaces are known by their labels alone. Raises KubeError."""
+    namespaces are known only by their labels. Raises KubeError."""
     entries = _entries(await home.find(LEASES, NAME, namespace=NAMESPACE))
     return frozenset().union(*entries.values()) if _key(node) in entries else None
 

@@ -238,8 +238,8 @@ def _watches(clients: Sequence[KubeClient], opened: Iterable[Informer]) -> Itera
     yield gauge(
         "bridge_cache_bytes{side}",
         "Memory of the objects that caches keep within a limit: the remote's, as JSON, and the "
-        "ConfigMaps, Secrets, Services and EndpointSlices of home, as estimated.",
-        {it.side: it.limits.cached for it in clients},
+        "ConfigMaps, Secrets, Services and EndpointSlices of the home cluster, as estimated.",
+        {client.side: client.limits.cached for client in clients},
     )
     now = asyncio.get_running_loop().time()
     stale: dict[tuple[str, str], float] = {}

@@ -1,9 +1,9 @@
 """Bounds of the memory for objects in caches.
 
-The bytes of home's objects are those that `sync.kube.response_limits.decoded_size` estimates; those
-of the remote's are its JSON, because pods of one template have most parts in common
-(`sync.cache.interning`). A share may grow while it has less than is free, so that none takes all.
-Stubs (`sync.cache.stub`) may use all of the memory, and an eighth beyond.
+The bytes of the home cluster's objects are those that `sync.kube.response_limits.decoded_size`
+estimates; those of the remote's are its JSON, because pods of one template have most parts in
+common (`sync.cache.interning`). A share may grow while it has less than is free, so that none
+takes all. Stubs (`sync.cache.stub`) may use all of the memory, and an eighth beyond.
 """
 
 from __future__ import annotations
@@ -81,5 +81,5 @@ class NamespaceShares:
 
 
 def home_limit() -> int:
-    """Bytes of the objects of home: a quarter of the memory of the process."""
+    """Bytes of the home cluster's objects: a quarter of the memory of the process."""
     return memory_limit() // 4

@@ -63,11 +63,11 @@ class Informer:
     (`sync.cache.interning`). ``shape`` names the shape of a remote's objects, if it is not that of
     their kind (`translators.remote_shapes`). ``stub`` reduces an object for
     which there is no memory (`sync.cache.stub`); without it, such an object is skipped. ``share``
-    bounds the memory of a store of home's objects; a store of the remote's has one of its own.
-    ``watch_path`` is the path of the watch, if it is not that of the list. With ``fast_keepalive``
-    a dead server is detected in `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For
-    ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are logged at debug level:
-    the owner reports them.
+    bounds the memory of a store of the home cluster's objects; a store of the remote's has one of
+    its own. ``watch_path`` is the path of the watch, if it is not that of the list. With
+    ``fast_keepalive`` a dead server is detected in `sync.kube.sockets.FAST_KEEPALIVE_SECONDS`
+    instead of 20 s. For ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are
+    logged at debug level: the owner reports them.
     """
 
     #: Whether a watch that ends is followed by a list, and not by a watch from the last version.

@@ -80,7 +80,7 @@ class NamespacedInformer(Informer):
 
     @property
     def is_complete(self) -> bool:
-        return all(it.is_complete for it in self._parts.values())
+        return all(part.is_complete for part in self._parts.values())
 
     @property
     def failing_since(self) -> float | None:

@@ -37,7 +37,7 @@ def stub_of(obj: Object) -> Stub:
             kept[field] = own
     stub = Stub({key: value for key, value in obj.items() if _fits(value)}, metadata=kept)
     for part, fields in _PARTS.items():
-        if values := {key: it for key, it in (obj.get(part) or {}).items() if key in fields}:
+        if values := {key: value for key, value in (obj.get(part) or {}).items() if key in fields}:
             stub[part] = values
     return stub
 

@@ -170,6 +170,8 @@ class EmptyNamespaceController:
         return is_owned(remote, self._identity) and not is_granted and not is_deleting(remote)
 
     def _has_own_objects(self, name: str) -> bool:
-        if any(it.store.has("place", name) for it in self._indexed):
+        if any(informer.store.has("place", name) for informer in self._indexed):
             return True
-        return any(namespace_of(obj) == name for it in self._remote_claims for obj in it.store)
+        return any(
+            namespace_of(obj) == name for claims in self._remote_claims for obj in claims.store
+        )

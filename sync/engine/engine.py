@@ -167,7 +167,7 @@ class Engine:
         self._requeue: Callbacks[HomeNamespace] = Callbacks("requeue of a home namespace")
         # The handlers of each informer to which the present objects are passed.
         self._replayed: defaultdict[Informer, list[Handler]] = defaultdict(list)
-        for watch in (it for declared in self._declarations for it in declared.watches):
+        for watch in (each for declared in self._declarations for each in declared.watches):
             if watch.replay and watch.handler is not None:
                 self._replayed[watch.informer].append(watch.handler)
         self._is_working = False
@@ -283,7 +283,7 @@ class Engine:
     def _remote_namespace_changed(self, old: Object | None, new: Object | None) -> None:
         """Requeues the home namespace of a remote namespace that was deleted or lost the bridge's
         labels, and all that belongs into a namespace that is handed over (again)."""
-        may_use = [it is not None and self._namespaces.may_use(it) for it in (old, new)]
+        may_use = [state is not None and self._namespaces.may_use(state) for state in (old, new)]
         if new is not None and may_use == [False, True] and self._is_working:
             self._requeue_place(name_of(new))
         still_owned = new is not None and is_owned(new, self._identity)

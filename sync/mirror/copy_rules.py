@@ -59,7 +59,7 @@ def copies_selector(resource: Resource, labels: str) -> str:
 
 
 def desired_copy(resource: Resource, home: Object, identity: Identity) -> Object:
-    """The copy of home's object, with the record of its labels."""
+    """The copy of the home object, with the record of its labels."""
     desired = COPY_RULES[resource].to_remote(home, identity)
     record = last_applied_home_values.record_keys(labels=copied_labels(home))
     desired["metadata"]["annotations"] |= record
@@ -67,8 +67,8 @@ def desired_copy(resource: Resource, home: Object, identity: Identity) -> Object
 
 
 def must_be_replaced(resource: Resource, home: Object, copy: Object, patch: Object) -> bool:
-    """Whether the API permits ``patch``, which makes the copy match home's object, only as another
-    object: the fields are immutable."""
+    """Whether the API permits ``patch``, which makes the copy match the home object, only as
+    another object: the fields are immutable."""
     if resource is SERVICES:
         return service.is_headless(home) != service.is_headless(copy)
     if resource is ENDPOINT_SLICES:

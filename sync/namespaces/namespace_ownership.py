@@ -127,7 +127,7 @@ class NamespaceOwnership:
             self._adopt([it for it in labelled if not self.owns(it)])
 
     def _use_record(self, recorded: frozenset[str], labelled: list[Object]) -> None:
-        known = [it for it in labelled if not _entries_of(it).isdisjoint(recorded)]
+        known = [each for each in labelled if not _entries_of(each).isdisjoint(recorded)]
         seen = frozenset().union(*map(_entries_of, known))
         intents = {it for it in recorded & seen if it.startswith(_INTENT_PREFIX)}
         self._own = set(recorded - intents).union(map(_uid_entry, known))

@@ -41,7 +41,7 @@ LINGER = 60.0
 #: Seconds until a changed set of forbidden resources is reported, and until a smaller set is: the
 #: server answers for each resource in its own time, and each report is a write for each pod.
 SETTLE, SETTLE_SHRUNK = 0.5, 5.0
-#: Seconds of a failure until a pod that waits for home's objects reports it: a server may be
+#: Seconds of a failure until a pod that waits for home objects reports it: a server may be
 #: restarting.
 UNREAD_SECONDS = 2.0
 #: Indexes of the stores, beside the name.

@@ -245,8 +245,9 @@ class ActionExecutor:
             raise
 
     async def _wait_for_home(self, key: Key, home: Object, references: list[CopyKey]) -> None:
-        """Reports why the bridge does not know what the pod needs at home, unless home has yet to
-        answer. `PodController.requeue_namespace` and `requeue_reference` queue the key again."""
+        """Reports why the bridge does not know what the pod needs, unless the home cluster has
+        yet to answer. `PodController.requeue_namespace` and `requeue_reference` queue the
+        key again."""
         namespace = HomeNamespace(key.namespace)
         if not any(map(self._references.is_pending, references)):
             forbidden = self._references.forbidden(references)

@@ -195,7 +195,7 @@ class PodUpdater:
         """Seconds until an update may be repeated; None if none has to wait."""
         paths: tuple[Subresource, ...] = get_args(Subresource)
         delayed = [self._repeated.delayed(_Path(uid_of(remote), path)) for path in paths]
-        return min((it[1] for it in delayed if it is not None), default=None)
+        return min((delay[1] for delay in delayed if delay is not None), default=None)
 
     async def _patch(self, key: Key, update: Update) -> Object:
         namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))

@@ -1,6 +1,6 @@
 """Keeps the digest of a ConfigMap's or Secret's content in place of the content.
 
-The content of an object of home is needed until its copy is written; that of a copy never is:
+The content of a home object is needed until its copy is written; that of a copy never is:
 whether the two are equal follows from their digests. Otherwise objects of a megabyte would be in
 memory twice, and on standby replicas, too.
 """
@@ -28,7 +28,7 @@ def digest(content: Any) -> str:
 
 
 def slim_original(obj: Object) -> Object:
-    """The object of home with the digest of its content, and without what is not copied."""
+    """The home object with the digest of its content, and without what is not copied."""
     for field in ("managedFields", "annotations"):
         metadata(obj).pop(field, None)
     obj[DIGEST] = digest([obj.get(field) or {} for field in CONTENT])

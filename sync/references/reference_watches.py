@@ -58,7 +58,7 @@ SETTLE = 0.5
 UNRELATED_SECONDS = 15.0
 #: Bytes that a watch needs, without its object: measured 20 kB.
 WATCH_SIZE = 24 * 2**10
-#: Objects without content that are requested at once, until their copies are written.
+#: Objects without content that are requested concurrently, until their copies are written.
 FETCHES = 2
 
 
@@ -347,7 +347,7 @@ class ReferenceWatches:
                 self._read_handlers(key)
 
         if namespace not in self._settling:
-            # A RoleBinding grants all objects of the namespace at once.
+            # A RoleBinding grants all objects of the namespace together.
             self.retry_now(namespace)
             loop = asyncio.get_running_loop()
             self._settling[namespace] = loop.call_later(SETTLE, settled)

@@ -151,7 +151,7 @@ def _escaped(char: str) -> str:
 
 
 def translate_volume(volume: Object, texts: Mapping[str, str]) -> Object:
-    """The volume whose downward API files contain home's identity, and the texts of
+    """The volume whose downward API files contain the home pod's identity, and the texts of
     `file_texts`."""
     rewritten = _REWRITTEN_FIELDS | {
         f"metadata.{field}": _annotation(annotation)

@@ -7,7 +7,7 @@ pods is the remote's decision or a change of the home pod (`translators.pods.upd
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from translators.derived_names import short_hash
 from translators.object_accessors import Object, metadata
@@ -47,11 +47,11 @@ def record_annotations(home: Object) -> dict[str, str]:
     return keys | {annotation: _compact(value) for annotation, value in values.items() if value}
 
 
-def record_keys(**fields: Iterable[str]) -> dict[str, str]:
+def record_keys(**fields: Collection[str]) -> dict[str, str]:
     """The annotation that records which keys of ``labels`` and ``annotations`` were copied: only
     these are removed again. The remote's own components (admission, CNI, scheduler) set others, of
     any form, and a NetworkPolicy may select by them."""
-    keys = {field_name: found for field_name, it in sorted(fields.items()) if (found := sorted(it))}
+    keys = {name: sorted(found) for name, found in sorted(fields.items()) if found}
     return {ANNOTATION_CARRIED_KEYS: _compact(keys)} if keys else {}
 
 

@@ -42,7 +42,7 @@ CONDITION_REMOTE_SCHEDULED = f"{DOMAIN}/RemoteScheduled"
 #: The reason of PodScheduled if the scheduler found no node (PodReasonUnschedulable in
 #: k8s.io/api/core/v1). Other reasons, such as SchedulingGated, are not about nodes.
 UNSCHEDULABLE = "Unschedulable"
-#: Its reason at home once the bridge is about to delete the remote pod for that.
+#: Its reason on the home pod once the bridge is about to delete the remote pod for that.
 TIMED_OUT = "TimedOut"
 
 #: False, with the reason, while the pod cannot be created in the remote.

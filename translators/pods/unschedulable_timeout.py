@@ -62,10 +62,10 @@ def is_timed_out(home: Object, remote: Object | None, policy: Policy, *, now: st
 def mark_timed_out(status: Object) -> None:
     """Records in a desired status of the home pod that the remote pod is deleted now."""
     status["conditions"] = [
-        {**it, "reason": TIMED_OUT}
-        if it.get("type") == CONDITION_REMOTE_SCHEDULED and _finds_no_node(it)
-        else it
-        for it in status.get("conditions") or ()
+        {**condition, "reason": TIMED_OUT}
+        if condition.get("type") == CONDITION_REMOTE_SCHEDULED and _finds_no_node(condition)
+        else condition
+        for condition in status.get("conditions") or ()
     ]
 
 

@@ -247,7 +247,7 @@ async def test_texts_are_withheld_if_a_secret_cannot_be_read(
 
 
 async def test_texts_are_withheld_without_the_remote(two: Clusters, tmp_path: Path) -> None:
-    """The values of tokens are in the remote alone."""
+    """The values of tokens are only in the remote."""
     async with running_join(two):
         harness = EngineHarness(two.home, two.remote)
         rejected(harness)

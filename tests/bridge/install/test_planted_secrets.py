@@ -89,7 +89,7 @@ async def everything(two: Clusters) -> str:
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
     lines.append(str((await version_report.collect_versions(home))["nodes"]))
     report = await collect(BugReportSettings(home), notify=lines.append)
-    lines += [it.text for it in report.problems]
+    lines += [problem.text for problem in report.problems]
     two.home.put(pod("web"))
     lines += (await look_up_pod(ExplainSettings(home, None, "default", "web"))).not_checked
     try:

@@ -34,7 +34,7 @@ def test_groups_are_those_of_the_present_nodes(changes: list[tuple[str, str]]) -
         else:
             assert nodes.removed(node(name, "any")) == (before is not None)
             present.pop(name, None)
-    assert {zone_of(it): count for it, count in nodes.groups()} == Counter(present.values())
+    assert {zone_of(node): count for node, count in nodes.groups()} == Counter(present.values())
     assert sorted(map(zone_of, nodes)) == sorted(set(present.values()))
     assert len(nodes) == len(present)
 
@@ -42,5 +42,5 @@ def test_groups_are_those_of_the_present_nodes(changes: list[tuple[str, str]]) -
 def test_group_is_shown_by_a_node_of_it() -> None:
     nodes = RemoteNodes(zone_of, [node("a", "x"), node("b", "x")])
     nodes.changed(node("b", "y"))
-    assert {name_of(it): count for it, count in nodes.groups()}.keys() <= {"a", "b"}
-    assert {zone_of(it): count for it, count in nodes.groups()} == {"x": 1, "y": 1}
+    assert {name_of(node): count for node, count in nodes.groups()}.keys() <= {"a", "b"}
+    assert {zone_of(node): count for node, count in nodes.groups()} == {"x": 1, "y": 1}

@@ -69,7 +69,7 @@ def test_no_key_that_users_set_is_on_objects_of_the_bridge() -> None:
 def test_handover_has_a_permission_that_no_bridge_has() -> None:
     handover, ownership = remote_policy.HANDOVER, "ownership"
     rules = [it["expression"] for it in reservation()["validations"]]
-    assert [it for it in rules if ANNOTATION_ACCEPTS in it] == [
+    assert [rule for rule in rules if ANNOTATION_ACCEPTS in rule] == [
         it for it in rules if handover in it
     ]
     granted = [
@@ -90,7 +90,7 @@ def test_policies_fail_closed(name: str) -> None:
 
 
 def test_namespace_that_was_handed_over_gets_no_owner_and_no_finalizer() -> None:
-    rules = [it["expression"] for it in policies()["team.burst.remote"]["validations"]]
-    (registers,) = [it for it in rules if ANNOTATION_ACCEPTS in it]
+    rules = [rule["expression"] for rule in policies()["team.burst.remote"]["validations"]]
+    (registers,) = [rule for rule in rules if ANNOTATION_ACCEPTS in rule]
     for field in ("metadata.?ownerReferences", "metadata.?finalizers", "?spec"):
         assert f"dyn(object).{field} == variables.before.{field}" in registers

@@ -136,15 +136,15 @@ def originals(value: str) -> list[Object]:
 
 
 async def test_copies_follow_their_originals(harness: EngineHarness) -> None:
-    for it in originals("1"):
-        harness.home.put(it)
+    for original in originals("1"):
+        harness.home.put(original)
     await harness.start()
     harness.pod(uses=["cm/conf", "secret/key"])
     await harness.settle()
     assert harness.remote_pod()
     harness.clear_logs()
-    for it in originals("2"):
-        harness.home.put(it)
+    for original in originals("2"):
+        harness.home.put(original)
     await harness.settle()
     for resource, name in ((CONFIG_MAPS, "conf"), (SECRETS, "key"), (SERVICES, "web")):
         copy = harness.remote.get(resource, name, REMOTE_NAMESPACE)

@@ -67,7 +67,7 @@ async def test_copy_that_is_set_back_is_written_again_at_growing_intervals(
         harness.pod("next", uses=["cm/conf"])
         await harness.home.until(lambda: harness.status("next").get("reason"))
         assert harness.status("next")["reason"] == "RemoteOverwrites"
-        # Home's own change is sent at once.
+        # A change in the home cluster is sent immediately.
         harness.clear_logs()
         harness.home.put(config_map("conf", data={"ca.crt": "newer"}))
         began = asyncio.get_running_loop().time()
@@ -123,7 +123,7 @@ async def test_config_map_that_both_clusters_publish_is_left_to_the_remote(
         harness.pod("next", uses=[f"cm/{name}"])
         await harness.remote.until(lambda: harness.remote_pod("next"))
         assert not harness.remote.writes("*/configmaps*")
-        assert not [it for it in harness.home.objects(EVENTS) if "Remote" in it["reason"]]
+        assert not [event for event in harness.home.objects(EVENTS) if "Remote" in event["reason"]]
 
 
 async def test_published_config_map_is_copied_where_the_remote_has_none(

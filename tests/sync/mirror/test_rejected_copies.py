@@ -13,7 +13,7 @@ POLICY = "ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no"
 
 
 def service(port: int, **spec: object) -> Object:
-    """A Service of home."""
+    """A Service of the home cluster."""
     meta = {"name": "web", "namespace": "default"}
     ports = {"ports": [{"port": port, "protocol": "TCP", "targetPort": port}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {**ports, **spec}}
@@ -108,7 +108,7 @@ async def test_replaced_original_that_the_remote_rejects_keeps_the_copy(
     await harness.settle()
     after = harness.remote.get(resource, "web", REMOTE_NAMESPACE)
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
-    assert [it["metadata"]["name"] for it in harness.remote.objects(resource)] == ["web"]
+    assert [obj["metadata"]["name"] for obj in harness.remote.objects(resource)] == ["web"]
 
 
 async def test_remote_without_dry_runs_still_gets_the_replacement(harness: EngineHarness) -> None:

@@ -384,7 +384,11 @@ async def test_update_that_a_controller_sets_back_is_repeated_at_growing_interva
         harness.report_running(conditions=[{"type": "Ready", "status": "False"}])
         await harness.home.until(
             lambda: (
-                [it["status"] for it in harness.status()["conditions"] if it["type"] == "Ready"]
+                [
+                    each["status"]
+                    for each in harness.status()["conditions"]
+                    if each["type"] == "Ready"
+                ]
                 == ["False"]
             )
         )

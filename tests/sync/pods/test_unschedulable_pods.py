@@ -130,7 +130,7 @@ async def test_kill_around_the_timeout_ends_in_the_same_status(
             Fault(
                 "PATCH",
                 "*/pods/a/status",
-                when=lambda it: "Failed" in str(it.body),
+                when=lambda request: "Failed" in str(request.body),
                 code=500,
                 times=None,
             )

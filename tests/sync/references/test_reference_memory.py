@@ -55,7 +55,10 @@ async def test_standby_keeps_no_content_of_copies(harness: EngineHarness) -> Non
     await harness.start_running(uses=uses)
     await harness.stop()
     async with harness.standing_by() as engine:
-        assert any(it.resource is CONFIG_MAPS and len(it.store) == 3 for it in engine.informers)
+        assert any(
+            informer.resource is CONFIG_MAPS and len(informer.store) == 3
+            for informer in engine.informers
+        )
         assert content(engine) == 0
 
 
@@ -77,7 +80,7 @@ async def test_one_namespace_cannot_have_more_than_its_share(
     assert max(most) <= limit / 2
     assert content(harness.engine) == 0
     copies = harness.remote.objects(CONFIG_MAPS)
-    assert {len(it["data"]["k"]) for it in copies} == {LARGE}
+    assert {len(copy["data"]["k"]) for copy in copies} == {LARGE}
 
 
 async def test_edit_after_the_copy_was_written_reaches_it(harness: EngineHarness) -> None:
@@ -109,9 +112,13 @@ async def test_change_of_labels_alone_requests_nothing(harness: EngineHarness) -
     harness.clear_logs()
     harness.home.put(config_map("conf", labels={"a": "b"}, data={"k": "1"}))
     await harness.settle()
-    requests = [(it.method, it.path.rpartition("/")[2]) for it in harness.remote.log if it.code]
+    requests = [
+        (request.method, request.path.rpartition("/")[2])
+        for request in harness.remote.log
+        if request.code
+    ]
     assert requests == [("PATCH", "conf")]
-    assert not [it for it in harness.home.log if it.method == "GET" and it.code]
+    assert not [request for request in harness.home.log if request.method == "GET" and request.code]
 
 
 async def test_token_secret_that_took_the_name_is_not_copied(harness: EngineHarness) -> None:
@@ -124,7 +131,11 @@ async def test_token_secret_that_took_the_name_is_not_copied(harness: EngineHarn
     harness.home.put({**token, "type": "kubernetes.io/service-account-token"})
     harness.remote.remove(SECRETS, "key", REMOTE_NAMESPACE)
     await harness.home.until(
-        lambda: [it for it in harness.home.requests("GET", "*/secrets") if it.code == [200]]
+        lambda: [
+            request
+            for request in harness.home.requests("GET", "*/secrets")
+            if request.code == [200]
+        ]
     )
     harness.home.unmute_watches()
     await harness.settle(waiting=True)
@@ -207,7 +218,7 @@ def large_service(name: str) -> Object:
 async def test_services_are_kept_without_annotations_and_status(harness: EngineHarness) -> None:
     harness.home.put(large_service("web"))
     await harness.start_running()
-    kept = [it for it in harness.engine.watches if it.resource is SERVICES]
+    kept = [watch for watch in harness.engine.watches if watch.resource is SERVICES]
     assert {informer.client.side for informer in kept} == {"home", "remote"}
     for informer in kept:
         (service,) = informer.store

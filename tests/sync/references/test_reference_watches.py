@@ -141,7 +141,7 @@ async def test_a_pod_waits_while_its_object_cannot_be_read(harness: EngineHarnes
 async def test_pod_reports_an_object_that_home_cannot_serve(
     harness: EngineHarness, kind: str
 ) -> None:
-    """As for a Secret that home's KMS plugin cannot decrypt."""
+    """As for a Secret that the home cluster's KMS plugin cannot decrypt."""
     message = "Internal error occurred: unable to transform key"
     harness.home.put(config_map("conf"))
     harness.home.put(secret("key"))
