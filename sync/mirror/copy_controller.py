@@ -313,7 +313,10 @@ class CopyController:
             return  # Its event queues the key.
         version = (uid_of(home), version_of(home))
         if self._repeated.seconds_left(key, version):
-            raise _overwritten(key, copy)
+            if not _is_published(key):
+                raise _overwritten(key, copy)
+            await self._disown(key, copy)
+            return
         try:
             if must_be_replaced(key.resource, home, copy, patch):
                 await self._replace(key, home, copy)

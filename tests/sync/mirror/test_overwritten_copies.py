@@ -126,10 +126,24 @@ async def test_config_map_that_both_clusters_publish_is_left_to_the_remote(
         assert not [event for event in harness.home.objects(EVENTS) if "Remote" in event["reason"]]
 
 
+async def test_pods_do_not_wait_while_the_remote_sets_its_published_config_map_back(
+    harness: EngineHarness,
+) -> None:
+    name = min(PUBLISHED)
+    harness.home.put(config_map(name, data=OURS))
+    await harness.start_running(uses=[f"cm/{name}"])
+    async with publisher(harness, name):
+        for number in range(20):
+            harness.pod(f"pod-{number}", uses=[f"cm/{name}"])
+            await asyncio.sleep(0.05)
+        await harness.remote.until(lambda: harness.remote_pod("pod-19"))
+    assert not [event for event in harness.home.objects(EVENTS) if "Remote" in event["reason"]]
+
+
 async def test_published_config_map_is_copied_where_the_remote_has_none(
     harness: EngineHarness,
 ) -> None:
-    (name, *_) = PUBLISHED
+    name = min(PUBLISHED)
     harness.home.put(config_map(name, data=OURS))
     await harness.start_running(uses=[f"cm/{name}"])
     assert (harness.config_map(name) or {})["data"] == OURS
