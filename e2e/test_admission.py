@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from e2e.admission_policies import mutating, patch
 from e2e.bench.pods.audit_log import Requests
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, is_ready, uids, wait_for
-from e2e.mutating_admission_policy import mutating, patch
 from e2e.workload_manifests import busybox, pod, shell
 
 #: Seconds within which a bridge would have sent its next request.

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from e2e.admission_policies import validating
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
-from e2e.validating_admission_policy import validating
 from e2e.workload_manifests import config_map, pod, secret, shell
 
 pytestmark = pytest.mark.core
