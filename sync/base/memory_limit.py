@@ -31,13 +31,19 @@ def _limits(root: Path) -> Iterator[int]:
 
 def _limit_files(root: Path) -> Iterator[Path]:
     cgroups = root / "sys/fs/cgroup"
-    yield cgroups / "memory" / "memory.limit_in_bytes"
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    group = cgroups / own
-    while group != cgroups.parent:
-        yield group / "memory.max"
-        group = group.parent
+    # A mounted tree may begin at the process's own group.
+    lines = ["0::/", "0:memory:/"]
+    with contextlib.suppress(OSError):
+        lines += (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mount, name = cgroups, "memory.max"
+        elif "memory" in controllers.split(","):
+            mount, name = cgroups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = mount / path.lstrip("/")
+        while group != mount.parent:
+            yield group / name
+            group = group.parent

@@ -40,7 +40,9 @@ def test_lowest_limit_counts(root: Path) -> None:
     assert memory_limit(root) == 64 * MIB
 
 
-def test_cgroups_of_version_1(root: Path) -> None:
-    (root / CGROUPS / "memory").mkdir()
-    (root / CGROUPS / "memory" / "memory.limit_in_bytes").write_text(f"{64 * MIB}\n")
+@pytest.mark.parametrize("group", ["", "pods", "pods/one"])
+def test_cgroups_of_version_1(root: Path, group: str) -> None:
+    (root / "proc/self/cgroup").write_text("4:cpu,memory:/pods/one\n1:cpuset:/\n0::/\n")
+    (root / CGROUPS / "memory/pods/one").mkdir(parents=True)
+    (root / CGROUPS / "memory" / group / "memory.limit_in_bytes").write_text(f"{64 * MIB}\n")
     assert memory_limit(root) == 64 * MIB
