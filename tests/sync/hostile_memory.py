@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sync.cache import store_writer
+from sync.cache import cache_share
 from tests.fakeapi import FakeApi
 from tests.sync.engine_harness import EngineHarness
 from tests.sync.loop_steps import LoopSteps
@@ -58,5 +58,5 @@ async def measure(port: int, seconds: float) -> dict[str, Any]:
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
-    setattr(store_writer, "CACHE_LIMIT", CACHE_LIMIT)  # noqa: B010  # imported there
+    setattr(cache_share, "CACHE_LIMIT", CACHE_LIMIT)  # noqa: B010  # imported there
     print(json.dumps(asyncio.run(measure(int(sys.argv[1]), float(sys.argv[2])))))
