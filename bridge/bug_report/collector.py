@@ -281,13 +281,12 @@ async def _learn_references(
         if obj is not None:
             found.redactor.learn_data({**obj, "kind": ref.kind})
 
-    async def learn_all() -> None:
+    async def learn_all() -> bool:
         for start in range(0, len(wanted), AT_ONCE):
             await asyncio.gather(*(learn(*key) for key in wanted[start : start + AT_ONCE]))
+        return True
 
-    failed = len(found.problems)
-    await _part(found, "home: ConfigMaps and Secrets to which pods refer", learn_all())
-    if len(found.problems) > failed:
+    if not await _part(found, "home: ConfigMaps and Secrets to which pods refer", learn_all()):
         found.unlearned.append("ConfigMaps and Secrets to which pods refer")
 
 
