@@ -146,16 +146,17 @@ async def test_token_secret_that_took_the_name_is_not_copied(harness: EngineHarn
 
 
 @pytest.fixture
-def few_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is memory for eight watched objects, of which one namespace can have four."""
+def six_objects(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace with six ConfigMaps. There is memory for eight watched objects, of which one
+    namespace can have four."""
+    for number in range(6):
+        harness.home.put(config_map(f"c{number}"))
     monkeypatch.setattr(cache_share, "home_limit", lambda: 8 * 2**20)
     monkeypatch.setattr(reference_watches, "WATCH_SIZE", 2**20 - 2**16)
 
 
-@pytest.mark.usefixtures("few_watches")
+@pytest.mark.usefixtures("six_objects")
 async def test_pod_with_too_many_references_waits_with_a_reason(harness: EngineHarness) -> None:
-    for number in range(6):
-        harness.home.put(config_map(f"c{number}"))
     await harness.start()
     harness.pod(uses=[f"cm/c{number}" for number in range(6)])
     (event,) = await harness.events_with_reason("HomeObjectsTooLarge")
@@ -171,13 +172,11 @@ async def test_pod_with_too_many_references_waits_with_a_reason(harness: EngineH
     await harness.remote.until(lambda: harness.remote_pod("b", "other-h"))
 
 
-@pytest.mark.usefixtures("few_watches")
+@pytest.mark.usefixtures("six_objects")
 async def test_pod_starts_when_others_need_less(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reference_watches, "LINGER", 0.1)
-    for number in range(6):
-        harness.home.put(config_map(f"c{number}"))
     await harness.start_running(name="first", uses=["cm/c0", "cm/c1", "cm/c2"])
     harness.pod("next", uses=["cm/c3", "cm/c4"])
     await harness.events_with_reason("HomeObjectsTooLarge")
@@ -187,10 +186,8 @@ async def test_pod_starts_when_others_need_less(
     assert harness.status("next").get("reason") is None
 
 
-@pytest.mark.usefixtures("few_watches")
+@pytest.mark.usefixtures("six_objects")
 async def test_pod_that_leaves_no_longer_waits_for_memory(harness: EngineHarness) -> None:
-    for number in range(6):
-        harness.home.put(config_map(f"c{number}"))
     await harness.start()
     harness.pod(uses=[f"cm/c{number}" for number in range(6)])
     await harness.events_with_reason("HomeObjectsTooLarge")
