@@ -133,7 +133,7 @@ class ActionExecutor:
         self._create_pending: set[str] = set()
         self._server_failed: set[str] = set()
         # The grace period of each deletion that was sent, and when, by the remote pod's UID; and
-        # the UIDs of home pods that were removed. The caches show both a moment later.
+        # the UIDs of removed home pods. The caches show both soon.
         self._deletions: dict[str, tuple[int | None, float]] = {}
         self._removed: set[str] = set()
         self.is_own_create = False
