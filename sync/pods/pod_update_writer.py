@@ -188,7 +188,7 @@ class PodUpdater:
         paths: tuple[Subresource, ...] = get_args(Subresource)
         known = {path: self._ineffective.get(_Path(uid_of(remote), path)) for path in paths}
         delayed = {path: self._repeated.delayed(_Path(uid_of(remote), path)) for path in paths}
-        known |= {path: it[0] for path, it in delayed.items() if it is not None}
+        known |= {path: found[0] for path, found in delayed.items() if found is not None}
         return {path: patch for path, patch in known.items() if patch is not None}
 
     def seconds_until_repetition(self, remote: Object) -> float | None:
