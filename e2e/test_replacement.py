@@ -30,6 +30,7 @@ from e2e.standby_replica import administrator, now, writes
 from e2e.storage_classes import local_path
 from e2e.test_relay import address, ask, client, deployment, service
 from e2e.unmanaged_objects import unmanaged_objects
+from e2e.used_permissions import OTHER_VERSIONS
 from e2e.workload_manifests import busybox, pod, shell, volume_claim
 
 pytestmark = pytest.mark.usefixtures("provisioners")
@@ -98,7 +99,7 @@ def served(
     version needs are other tests' subject."""
     home, remote = clusters["home"], clusters["remote"]
     image = bridge_image.load(remote, settings_from_environment().cache, silent)
-    account = f"replaced-{node_name}"
+    account = f"{OTHER_VERSIONS}{node_name}"
     options = (*usual_options(node_name), "--network=relay", f"--relay-image={image}")
     with (
         without_routes(home, remote),

@@ -9,7 +9,8 @@ CLUSTER_BRIDGE_E2E_PREFIX and of pytest-xdist's workers that keep an audit log (
 root starts them). A test run checks its own clusters at the end (`e2e.conftest`).
 
 Only requests with the bridge's user agent and the credential of a service account count. Requests
-at home for namespaces that begin with `UNBOUND` are ignored: there tests remove permissions.
+at home for namespaces that begin with `UNBOUND` are ignored: there tests remove permissions; so are
+those of accounts that begin with `OTHER_VERSIONS`: the tables have the permissions of this version.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from e2e import service_accounts
 from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
 from e2e.clusters import find
 from e2e.clusters.pytest_fixture import settings_from_environment
+from sync.kube.api_resources import DEPLOYMENTS
 
 #: Prefix of home namespaces whose permissions a test changes.
 UNBOUND = "unbound-"
+#: Prefix of accounts with which a test also runs another version, which may do everything.
+OTHER_VERSIONS = "other-versions-"
 _ACCOUNTS = "system:serviceaccount:"
 #: Reviews of the caller's own permissions, which every user may create.
 _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
@@ -41,6 +45,12 @@ IN_PLACE = "home, in place of the node"
 #: An account of the remote that works in prepared namespaces. Of these only what it has beyond the
 #: table of ``remote`` must be used.
 PREPARED = "remote, in prepared namespaces"
+#: Permissions of the account of a remote that leaves, in the chart, for its own Deployment
+#: (``templates/_leave.tpl``).
+LEAVING = (
+    Permission(DEPLOYMENTS, ("get",)),
+    Permission(DEPLOYMENTS, ("patch",), subresource="scale"),
+)
 #: The permissions of each side's accounts, and those of the webhook at home. No request uses the
 #: ownership: a policy asks for it.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
@@ -52,6 +62,7 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
         *permissions.for_state_secret(),
+        *LEAVING,
     ),
     "remote": tuple(
         it
@@ -229,6 +240,7 @@ def _counts(side: str, request: Request) -> bool:
         request.user.startswith(_ACCOUNTS)
         and not request.resource.startswith("/")
         and plural not in _FREE
+        and not request.user.rpartition(":")[2].startswith(OTHER_VERSIONS)
         and not (side == "home" and request.namespace.startswith(UNBOUND))
     )
 

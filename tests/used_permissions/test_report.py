@@ -146,8 +146,15 @@ def test_all_kinds_count_only_where_nothing_else_allows_it(folder: Path) -> None
         line("list", "secrets", user="kubernetes-admin"),
         line("create", "selfsubjectaccessreviews", group="authorization.k8s.io"),
         line("list", "secrets", namespace="unbound-1", decision="forbid"),
+        line("list", "secrets", user="system:serviceaccount:cluster-bridge:other-versions-1"),
     ],
-    ids=["another program", "an administrator", "what everybody may", "a test's refusal"],
+    ids=[
+        "another program",
+        "an administrator",
+        "what everybody may",
+        "a test's refusal",
+        "another version",
+    ],
 )
 def test_what_others_ask_does_not_count(folder: Path, passed_over: dict[str, Any]) -> None:
     found = report_of(folder, "home", passed_over)
