@@ -340,7 +340,7 @@ def test_leave_has_the_permissions_of_the_command(helm: Path, tmp_path: Path, pu
     }
 
 
-@pytest.mark.parametrize("url", ["", "https://docs.example/{alert}.html?v=$1:"])
+@pytest.mark.parametrize("url", ["", "https://docs.example/runbooks.html?v=$1:"])
 def test_alerts_of_the_chart_link_to_the_runbooks_of_the_user(
     helm: Path, tmp_path: Path, url: str
 ) -> None:
@@ -350,7 +350,7 @@ def test_alerts_of_the_chart_link_to_the_runbooks_of_the_user(
     expected["metadata"]["namespace"] = "seen"
     for alert in expected["spec"]["groups"][0]["rules"] if url else ():
         del alert["annotations"]["runbook"]
-        alert["annotations"]["runbook_url"] = url.replace("{alert}", alert["alert"])
+        alert["annotations"]["runbook_url"] = f"{url}#{alert['alert'].lower()}"
     assert charted["PrometheusRule", "seen", "cluster-bridge"] == expected
 
 
