@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench import claims, streams
+from e2e.bench import streams
 from e2e.bench.pods import (
     burst,
-    configmap_update,
-    cost_growth,
-    fairness,
     idle_and_restart,
     latency,
     revision_pair,
@@ -49,14 +46,9 @@ async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
         reports = [
             await burst.measure(pair, Shape(20), rounds=1, say=print),
             await latency.measure(pair, pods=2, rounds=1, say=print),
-            await configmap_update.measure(pair, pods=5, rounds=1, say=print),
-            await fairness.measure(pair, pods=20, rounds=1, say=print),
-            await cost_growth.measure(pair, only=["references"], scale=0.01, rounds=1, say=print),
         ]
     for report in reports:
         missing = {one.figure for one in TARGETS if one.benchmark == report.benchmark}
-        if report.benchmark == "growth":
-            missing = {"references.ratio"}
         # With two pods, the remote may report before it answers the request: a duration of zero has
         # no ratio.
         for name in missing - report.figures.keys():
@@ -81,15 +73,6 @@ async def test_pair_of_revisions_in_short(simulated: dict[str, Cluster]) -> None
         for target in ("least", "before", "bridge"):
             assert report.figures[f"{target}.{figure}"].median > 0
         assert report.figures[f"bridge.{figure}_of_before"].median > 0
-
-
-async def test_claims_in_short(simulated: dict[str, Cluster]) -> None:
-    """One small round; every target has its figure."""
-    async with connected(simulated) as pair:
-        report = await claims.measure(pair, claims=5, rounds=1, idle_seconds=1, say=print)
-    assert {one.figure for one in TARGETS if one.benchmark == "claims"} <= report.figures.keys()
-    assert report.figures["bridge.idle_writes"].rounds == (0.0,)
-    assert report.figures["bridge.writes_bound"].median >= 4
 
 
 async def test_rest_and_restart_in_short(

@@ -1,7 +1,6 @@
 """Every measure that keeps the resident memory (RSS) of a running bridge small.
 
-`python -m e2e.bench memory` starts a bridge on simulated API servers with each measure and without
-it, and prints both figures. On Linux with Python 3.11, in megabytes:
+With each measure and without it, on Linux with Python 3.11, in megabytes:
 
 - `restart_with`, `restart_argument`: a join restarts its process once its options are parsed, so
   that typer and rich are not loaded while it serves. Idle: 54.5 instead of 68.5.

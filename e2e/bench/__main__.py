@@ -17,9 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from e2e import bridge_image, debian_image
-from e2e.bench import claims as claims_bench
 from e2e.bench import (
-    memory_savings,
     performance_page,
     referenced_objects,
     relay_forward,
@@ -33,7 +31,7 @@ from e2e.bench import (
 )
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
-from e2e.bench.report_output import Measure, Plot, measured, print_reports, say, with_targets
+from e2e.bench.report_output import measured, print_reports, say, with_targets
 from e2e.bench.suites import SUITES, Streams
 from e2e.clusters import ClusterSpec, Nodes, Settings, down, find, specs, up
 from e2e.clusters.cluster import Cluster
@@ -56,10 +54,9 @@ def streams(
     idle: Annotated[
         int, typer.Option(help="Number of idle streams, for their memory.", min=0)
     ] = 200,
-    plot: Plot = None,
 ) -> None:
     """Measure exec, port-forward and logs: throughput and latency, with and without the bridge."""
-    with print_reports("streams", plot) as add:
+    with print_reports("streams") as add:
         add(_streams(Streams(rounds=rounds, megabytes=megabytes, idle=idle), prefix))
 
 
@@ -70,11 +67,10 @@ def relay(
     rounds: Rounds = 3,
     megabytes: Megabytes = 200,
     idle: Idle = 0,
-    plot: Plot = None,
 ) -> None:
     """Measure connections to Services through the bridge, and over a flat network."""
     wanted = relay_forward.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
-    with print_reports("relay", plot) as add, _pair(prefix) as (home, remote, log):
+    with print_reports("relay") as add, _pair(prefix) as (home, remote, log):
         add(with_targets(relay_forward.run(home, remote, wanted, say, log).as_json()))
 
 
@@ -85,11 +81,10 @@ def relay_back(
     rounds: Rounds = 3,
     megabytes: Megabytes = 200,
     idle: Idle = 0,
-    plot: Plot = None,
 ) -> None:
     """Measure connections from the remote to home's pods through a relay agent."""
     wanted = relay_forward.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
-    with print_reports("relay-back", plot) as add, _pair(prefix) as (home, remote, log):
+    with print_reports("relay-back") as add, _pair(prefix) as (home, remote, log):
         made = bridge_image.load(remote, Settings(prefix=prefix).cache, say)
         add(with_targets(relay_reverse.run(home, remote, wanted, say, log, image=made).as_json()))
 
@@ -100,11 +95,10 @@ def volume(
     prefix: StreamsPrefix = "cb",
     rounds: Rounds = 3,
     megabytes: Annotated[int, typer.Option(help="Size of the volume.", min=1)] = 1000,
-    plot: Plot = None,
 ) -> None:
     """Measure the copy of a volume between two clusters, beside kubectl cp to one."""
     wanted = volume_bench.Settings(rounds=rounds, size=megabytes * 10**6)
-    with print_reports("volume", plot) as add, _pair(prefix) as (home, remote, log):
+    with print_reports("volume") as add, _pair(prefix) as (home, remote, log):
         image = debian_image.load((home, remote), Settings(prefix=prefix).cache, say)
         report = volume_bench.run(home, remote, wanted, say, log, image=image)
         add(with_targets(report.as_json()))
@@ -117,11 +111,10 @@ def remotes(
     remotes: Annotated[int, typer.Option("--remotes", "-n", help="Number of remotes.", min=1)] = 20,
     nodes: Annotated[int, typer.Option(help="Nodes of each remote.", min=1)] = 20,
     idle_seconds: Annotated[float, typer.Option(help="Time of the measurement.", min=30)] = 120.0,
-    plot: Plot = None,
 ) -> None:
     """Measure the bridges of many idle remotes that one release of the Helm chart runs."""
     with (
-        print_reports("remotes", plot) as add,
+        print_reports("remotes") as add,
         _pair(
             prefix,
             [*specs(["home"]), *specs(["remote"], nodes=Nodes.SIMULATED, node_count=nodes)],
@@ -135,18 +128,6 @@ def remotes(
 
 
 @app.command()
-def memory(
-    *,
-    rounds: Rounds = 3,
-    pods: Annotated[
-        int, typer.Option(help="Pods of the burst, of 30 containers each.", min=1)
-    ] = 400,
-) -> None:
-    """Measure resident memory with and without each memory saving; needs no cluster."""
-    typer.echo(json.dumps(memory_savings.measure(rounds=rounds, pods=pods, say=say), indent=2))
-
-
-@app.command()
 def references(
     *,
     prefix: StreamsPrefix = "cb",
@@ -155,10 +136,9 @@ def references(
     unreferenced: Annotated[
         int, typer.Option(help="ConfigMaps of a megabyte beside them.", min=0)
     ] = 200,
-    plot: Plot = None,
 ) -> None:
     """Measure how ConfigMaps are followed by name, beside other ways to follow them."""
-    with print_reports("references", plot) as add, _pair(prefix) as (home, _, __):
+    with print_reports("references") as add, _pair(prefix) as (home, _, __):
         report = referenced_objects.run(
             home, objects=objects, unreferenced=unreferenced, rounds=rounds, say=say
         )
@@ -166,39 +146,15 @@ def references(
 
 
 @app.command()
-def claims(
-    *,
-    claims: Annotated[
-        int, typer.Option("--claims", "-n", help="Number of PersistentVolumeClaims.", min=1)
-    ] = 200,
-    rounds: Rounds = 3,
-    idle_seconds: Annotated[
-        float, typer.Option(help="Idle time of each round, with all claims Bound.", min=0)
-    ] = 60.0,
-    prefix: StreamsPrefix = PREFIX,
-    plot: Plot = None,
-) -> None:
-    """Create many PersistentVolumeClaims at once: in the remote, and behind the bridge."""
-    measures: dict[str, Measure] = {
-        "claims": lambda pair: claims_bench.measure(
-            pair, claims=claims, rounds=rounds, idle_seconds=idle_seconds, say=say
-        )
-    }
-    with print_reports("claims", plot) as add:
-        for report in measured(measures, nodes=20, prefix=prefix):
-            add(report)
-
-
-@app.command()
-def short(*, plot: Plot = None) -> None:
+def short() -> None:
     """Run all benchmarks in short, in under ten minutes on two cores, to detect regressions."""
-    _suite("short", plot)
+    _suite("short")
 
 
 @app.command()
-def full(*, plot: Plot = None) -> None:
+def full() -> None:
     """Run all benchmarks at the sizes of the targets: about two hours on two cores."""
-    _suite("full", plot)
+    _suite("full")
 
 
 @app.command()
@@ -226,9 +182,9 @@ def table(
         typer.echo(f"{performance_page.targets(found)}\n\n{performance_page.figures(found)}")
 
 
-def _suite(name: str, plot: Path | None) -> None:
+def _suite(name: str) -> None:
     suite = SUITES[name]
-    with print_reports(name, plot) as add:
+    with print_reports(name) as add:
         add(_streams(suite.streams, "cb"))
         for report in measured(suite.pods, nodes=suite.nodes, prefix=PREFIX):
             add(report)

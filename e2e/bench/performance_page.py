@@ -105,10 +105,7 @@ def _figures(report: Json) -> str:
 
 
 def _command(benchmark: str, parameters: Json) -> str:
-    counts = [parameters[key] for key in ("pods", "claims") if key in parameters]
-    options = "".join(f" -n {count}" for count in counts)
+    options = f" -n {parameters['pods']}" if "pods" in parameters else ""
     if parameters.get("idle"):
         options += f" --idle {parameters['idle']}"
-    if parameters.get("scale", 1) != 1:
-        options += f" --scale {parameters['scale']:g}"
     return f"python -m e2e.bench {benchmark}{options}"

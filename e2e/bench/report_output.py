@@ -1,5 +1,6 @@
-"""Output of all commands: JSON on standard output, a table on standard error, and a plot if
-requested. A failed run appears in all of them, and in the exit status.
+"""Output of all commands: JSON on standard output, and a table on standard error.
+
+A failed run appears in both, and in the exit status.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import aiohttp
 import typer
 import uvloop
 
-from e2e.bench import report_plot, report_tables
-from e2e.bench.claim_load import ClaimsLost
+from e2e.bench import report_tables
 from e2e.bench.pods.audit_log import LogGone
 from e2e.bench.pods.benchmark_client import ApiFailed
 from e2e.bench.pods.load_targets import ClusterPair, connected
@@ -31,12 +30,9 @@ from sync.base.exception_summary import leaves
 
 Json = dict[str, Any]
 Measure = Callable[[ClusterPair], Awaitable[Report]]
-Plot = Annotated[
-    Path | None, typer.Option(help="Draw a plot into this file, .svg or .png.", metavar="FILE")
-]
 
 #: Failures of a run: the report then has the reason instead of figures.
-_FAILURES = (PodsLost, ClaimsLost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
+_FAILURES = (PodsLost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
 
 
 def say(line: str) -> None:
@@ -45,39 +41,30 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def print_reports(name: str, plot: Path | None = None) -> Iterator[Callable[[Json], None]]:
+def print_reports(name: str) -> Iterator[Callable[[Json], None]]:
     """Prints the reports that are added in the block: a single one as it is, several as
     ``reports``.
 
-    Exits with status 1 if one of them failed, and with 2 before any measurement if the plot cannot
-    be drawn.
+    Exits with status 1 if one of them failed.
     """
-    if plot is not None:
-        try:
-            report_plot.require(plot)
-        except report_plot.PlotFailed as failed:
-            say(str(failed))
-            raise typer.Exit(2) from None
     found: list[Json] = []
     try:
         yield found.append
     finally:
         # After an interruption, the measurements so far are printed, too.
         if found:
-            _print(name, found, plot)
+            _print(name, found)
     if any("failed" in one for one in found):
         raise typer.Exit(1)
 
 
-def _print(name: str, found: Sequence[Json], plot: Path | None) -> None:
+def _print(name: str, found: Sequence[Json]) -> None:
     if len(found) == 1 and found[0]["benchmark"] == name:
         report = found[0]
     else:
         report = {"benchmark": name, "machine": machine(), "reports": found}
     report_tables.show(report)
     typer.echo(json.dumps(report, indent=2))
-    if plot is not None:
-        report_plot.draw(report, plot)
 
 
 def measured(measures: Mapping[str, Measure], *, nodes: int, prefix: str) -> Iterator[Json]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from e2e.bench import claims
-from e2e.bench.pods import burst, configmap_update, cost_growth, fairness, idle_and_restart, latency
+from e2e.bench.pods import burst, idle_and_restart, latency, load_targets
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.report_output import Measure, say
 
@@ -35,8 +34,6 @@ _SHORT: Mapping[str, Measure] = {
     "latency": lambda pair: latency.measure(pair, pods=30, rounds=1, say=say),
     "idle": lambda pair: idle_and_restart.idle(pair, Shape(300), rounds=1, seconds=20, say=say),
     "restart": lambda pair: idle_and_restart.restart(pair, Shape(300), rounds=1, say=say),
-    "configmap": lambda pair: configmap_update.measure(pair, pods=300, rounds=3, say=say),
-    "claims": lambda pair: claims.measure(pair, claims=50, rounds=1, idle_seconds=5, say=say),
 }
 #: The sizes of the targets.
 _FULL: Mapping[str, Measure] = {
@@ -44,11 +41,8 @@ _FULL: Mapping[str, Measure] = {
     "latency": lambda pair: latency.measure(pair, pods=200, rounds=3, say=say),
     "idle": lambda pair: idle_and_restart.idle(pair, Shape(5000), rounds=3, seconds=60, say=say),
     "restart": lambda pair: idle_and_restart.restart(pair, Shape(5000), rounds=3, say=say),
-    "configmap": lambda pair: configmap_update.measure(pair, pods=1000, rounds=10, say=say),
-    "claims": lambda pair: claims.measure(pair, claims=200, rounds=3, idle_seconds=60, say=say),
-    "fairness": lambda pair: fairness.measure(pair, pods=5000, rounds=2, say=say),
-    "growth": lambda pair: cost_growth.measure(
-        pair, only=tuple(cost_growth.SHAPES), scale=1.0, rounds=2, say=say
+    "burst of 10,000": lambda pair: burst.measure(
+        pair, Shape(10_000), rounds=1, say=say, targets=[load_targets.BRIDGE]
     ),
 }
 SUITES: Mapping[str, Suite] = {

@@ -11,14 +11,12 @@ from unittest.mock import AsyncMock
 import orjson
 import pytest
 
-from e2e.bench.pods import burst, fairness, latency
+from e2e.bench.pods import burst, latency
 from e2e.bench.pods.audit_log import BRIDGE, NODE, LogGone, Requests
 from e2e.bench.pods.benchmark_client import ApiFailed, BenchmarkClient
 from e2e.bench.pods.burst import Run
-from e2e.bench.pods.cost_growth import SHAPES, add, scaler
 from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import account
-from e2e.bench.report import Report
 
 
 def test_each_way_is_compared_with_those_that_do_less_round_by_round() -> None:
@@ -177,27 +175,6 @@ def test_pods_of_a_load_are_spread_over_namespaces_and_what_they_refer_to(node: 
     assert {body["spec"].get("nodeName") for _, body in pods} == {node}
 
 
-def test_a_load_is_scaled_in_what_grows() -> None:
-    small, large = map(scaler(0.1), SHAPES["references"])
-    assert (small.pods, small.references, small.secrets) == (200, 10, 10)
-    assert (large.pods, large.references, large.secrets) == (200, 200, 10)
-    assert SHAPES["pods"] == tuple(map(scaler(1.0), SHAPES["pods"]))
-
-
-def test_growth_is_the_ratio_of_medians_a_pod_and_an_object() -> None:
-    shapes = {"small": Shape(100, references=10), "large": Shape(100, references=90)}
-    runs = {
-        "small": [Run("bridge", 1, 1, cpu_burst_ms=cost, cpu_delete_ms=1) for cost in (1, 2, 3)],
-        "large": [Run("bridge", 1, 1, cpu_burst_ms=cost, cpu_delete_ms=1) for cost in (4, 5, 9)],
-    }
-    made = Report("growth", {"scale": 1.0})
-    add(made, "references", shapes, runs)
-    assert made.figures["references.ratio"].rounds == (2.0,)
-    # 120 objects against 200.
-    assert made.figures["references.ratio_an_object"].rounds == (2.0 * 120 / 200,)
-    assert made.figures["references.large_cpu_ms"].rounds == (5, 6, 10)
-
-
 def test_steps_of_a_pod_are_compared_across_setups() -> None:
     def steps(milliseconds: float) -> list[dict[str, float]]:
         seconds = milliseconds / 1000
@@ -211,33 +188,6 @@ def test_steps_of_a_pod_are_compared_across_setups() -> None:
     assert found["bridge.exists_p50_of_least"].rounds == pytest.approx((1.3, 1.2))
     # In the second round the least bridge added nothing, so there is no ratio of it.
     assert found["bridge.gone_added_p50_of_least"].rounds == pytest.approx((2.5,))
-
-
-def test_a_single_pods_wait_is_read_from_both_servers_logs(tmp_path: Path) -> None:
-    def log(side: str) -> Log:
-        (tmp_path / side).mkdir()
-        return Log(tmp_path / side)
-
-    def made(second: int, name: str) -> dict[str, Any]:
-        return {
-            "objectRef": {"resource": "pods", "name": name, "namespace": "single-0"},
-            "responseStatus": {"code": 201},
-            "requestReceivedTimestamp": f"2030-01-01T00:00:{second:02}.000000Z",
-            "stageTimestamp": f"2030-01-01T00:00:{second:02}.500000Z",
-        }
-
-    home, remote = log("home"), log("remote")
-    logs = (Requests(home.file, "load"), Requests(remote.file))
-    home.add("create", "pods", "load", **made(1, "a"))
-    late = made(3, "a")
-    late["objectRef"]["namespace"] = "single-0-bench"
-    remote.add("create", "pods", **late)
-    assert fairness.pod_steps(logs, "single-0", 1) == [
-        {"exists": 2.0, "bridge": 1.5, "remote": 0.5}
-    ]
-    home.add("create", "pods", "load", **made(2, "b"))
-    with pytest.raises(PodsLost, match="1 single pods were not created"):
-        fairness.pod_steps(logs, "single-0", 2)
 
 
 async def test_deletion_that_exceeds_the_server_timeout_is_retried() -> None:

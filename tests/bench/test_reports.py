@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import typer
 
-from e2e.bench import performance_page, report_output, report_plot, report_tables, suites, targets
+from e2e.bench import performance_page, report_output, report_tables, suites, targets
 from e2e.bench import relay_forward as carried
 from e2e.bench import report as figures
 from e2e.bench.pods.pod_load import PodsLost
@@ -76,7 +73,10 @@ def test_at_least() -> None:
 
 
 def test_no_two_targets_are_about_the_same_figure() -> None:
-    every = [(one.benchmark, one.figure) for one in (*TARGETS, *STREAMS, *RELAY, *VOLUME, *REMOTES)]
+    every = [
+        (one.benchmark, one.figure, *one.shape.items())
+        for one in (*TARGETS, *STREAMS, *RELAY, *VOLUME, *REMOTES)
+    ]
     assert len(set(every)) == len(every)
     assert len({one.what for one in TARGETS}) == len(TARGETS)
 
@@ -219,55 +219,8 @@ def test_an_error_of_the_benchmark_itself_is_none_of_the_runs() -> None:
         report_output.measured_report("burst", broken)
 
 
-# -- pictures ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["a.pdf", "a", "nowhere/a.svg"])
-def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_measured(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(typer.Exit) as ended, report_output.print_reports("burst", tmp_path / name):
-        pytest.fail("it began")
-    assert ended.value.exit_code == 2
-    assert name in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_next_step_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(report_plot.PlotFailed, match=r"pip install --editable '\.\[plot\]'"):
-        report_plot.require(tmp_path / "a.svg")
-
-
 def test_suites_have_targets_only_of_what_they_measure() -> None:
     """Every benchmark of a target is in the full suite; the short one has no others."""
     full = set(suites.SUITES["full"].pods)
     assert {one.benchmark for one in targets.TARGETS} <= full
     assert set(suites.SUITES["short"].pods) <= full
-
-
-class Grid(list[list[MagicMock]]):
-    """A fake of matplotlib's objects."""
-
-    @property
-    def flat(self) -> list[MagicMock]:
-        """All of them."""
-        return [axis for row in self for axis in row]
-
-
-def test_a_picture_has_a_part_for_each_unit_and_a_line_at_each_target(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library, axes = MagicMock(), Grid([[MagicMock(), MagicMock()]])
-    library.pyplot.subplots.return_value = (figure := MagicMock(), axes)
-    monkeypatch.setitem(sys.modules, "matplotlib", library)
-    report_plot.require(tmp_path / "a.svg")
-    failed = {"benchmark": "idle", "failed": "lost"}
-    report_plot.draw({"benchmark": "short", "reports": [report(2.0), failed]}, tmp_path / "a.svg")
-    assert [axis.barh.call_args.args for axis in axes.flat] == [
-        (["bridge.cpu_burst_ms"], [2.0]),
-        (["direct.pods_per_second"], [100.0]),
-    ]
-    assert [axis.vlines.call_count for axis in axes.flat] == [1, 0]
-    figure.savefig.assert_called_once_with(tmp_path / "a.svg")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from e2e.bench.pods import burst as burst_bench
-from e2e.bench.pods import configmap_update as configmap_bench
-from e2e.bench.pods import cost_growth as growth_bench
-from e2e.bench.pods import fairness as fairness_bench
 from e2e.bench.pods import idle_and_restart, revision_pair
 from e2e.bench.pods import latency as latency_bench
 from e2e.bench.pods.load_targets import LEAST, LOAD_TARGETS
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.pods.revision_pair import LeastBridgeChanged
-from e2e.bench.report_output import Measure, Plot, measured, print_reports, say
+from e2e.bench.report_output import Measure, measured, print_reports, say
 from e2e.revisions import RevisionError, source_tree
 
 #: A separate set of clusters, with simulated nodes.
@@ -45,7 +41,6 @@ def burst(
     ] = None,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
-    plot: Plot = None,
 ) -> None:
     """Create many pods at once: in the remote, behind the minimal bridge, behind the bridge."""
     shape = Shape(pods, namespaces=namespaces, references=references, tokens=tokens)
@@ -58,7 +53,6 @@ def burst(
         lambda pair: measure(pair, shape, rounds=rounds, say=say, targets=targets),
         nodes,
         prefix,
-        plot,
     )
 
 
@@ -84,7 +78,6 @@ def pair(
                 ),
                 nodes,
                 prefix,
-                None,
             )
     except (LeastBridgeChanged, RevisionError) as error:
         say(f"error: {error}")
@@ -98,7 +91,6 @@ def latency(
     rounds: Rounds = 3,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
-    plot: Plot = None,
 ) -> None:
     """Measure the steps in the life of one pod at a time."""
     measure = latency_bench.measure
@@ -107,7 +99,6 @@ def latency(
         lambda pair: measure(pair, pods=pods, rounds=rounds, say=say),
         nodes,
         prefix,
-        plot,
     )
 
 
@@ -119,7 +110,6 @@ def idle(
     seconds: Annotated[float, typer.Option(help="How long a round is.", min=1)] = 60.0,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
-    plot: Plot = None,
 ) -> None:
     """Measure an idle bridge whose pods all run."""
     _run(
@@ -129,7 +119,6 @@ def idle(
         ),
         nodes,
         prefix,
-        plot,
     )
 
 
@@ -140,7 +129,6 @@ def restart(
     rounds: Rounds = 3,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
-    plot: Plot = None,
 ) -> None:
     """Measure a join that finds all pods running."""
     _run(
@@ -148,79 +136,10 @@ def restart(
         lambda pair: idle_and_restart.restart(pair, Shape(pods), rounds=rounds, say=say),
         nodes,
         prefix,
-        plot,
     )
 
 
-@app.command()
-def growth(
-    *,
-    rounds: Rounds = 1,
-    scale: Annotated[
-        float, typer.Option(help="Factor of all sizes; 0.1 is a quick check.", min=0.01)
-    ] = 1.0,
-    only: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(growth_bench.SHAPES)}; default: all.")
-    ] = None,
-    nodes: NodeCount = 20,
-    prefix: Prefix = PREFIX,
-    plot: Plot = None,
-) -> None:
-    """Compare CPU time per pod of many pods, namespaces and ConfigMaps with few."""
-    kinds = tuple(only or growth_bench.SHAPES)
-    if not set(kinds) <= set(growth_bench.SHAPES):
-        raise typer.BadParameter(f"what grows is one of {', '.join(growth_bench.SHAPES)}")
-    measure = growth_bench.measure
-    _run(
-        "growth",
-        lambda pair: measure(pair, only=kinds, scale=scale, rounds=rounds, say=say),
-        nodes,
-        prefix,
-        plot,
-    )
-
-
-@app.command()
-def configmap(
-    *,
-    pods: Pods = 1000,
-    rounds: Rounds = 10,
-    nodes: NodeCount = 20,
-    prefix: Prefix = PREFIX,
-    plot: Plot = None,
-) -> None:
-    """Measure an update of one ConfigMap that all pods use, in each round."""
-    measure = configmap_bench.measure
-    _run(
-        "configmap",
-        lambda pair: measure(pair, pods=pods, rounds=rounds, say=say),
-        nodes,
-        prefix,
-        plot,
-    )
-
-
-@app.command()
-def fairness(
-    *,
-    pods: Pods = 5000,
-    rounds: Rounds = 1,
-    nodes: NodeCount = 20,
-    prefix: Prefix = PREFIX,
-    plot: Plot = None,
-) -> None:
-    """Measure single pods of one namespace during a burst in another."""
-    measure = fairness_bench.measure
-    _run(
-        "fairness",
-        lambda pair: measure(pair, pods=pods, rounds=rounds, say=say),
-        nodes,
-        prefix,
-        plot,
-    )
-
-
-def _run(name: str, measure: Measure, nodes: int, prefix: str, plot: Path | None) -> None:
-    with print_reports(name, plot) as add:
+def _run(name: str, measure: Measure, nodes: int, prefix: str) -> None:
+    with print_reports(name) as add:
         for report in measured({name: measure}, nodes=nodes, prefix=prefix):
             add(report)
