@@ -61,7 +61,7 @@ test-e2e: machine $(READY)
 machine:
 	@sh e2e/check-machine.sh
 
-# On kind. `python -m e2e.junit_comparison native=.results/native.xml kind=.results/kind.xml` compares.
+# On kind.
 KIND_TESTS ?= e2e
 
 test-kind: $(READY)

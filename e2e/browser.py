@@ -130,14 +130,6 @@ class Browser:
         """Enters text where the focus is."""
         await self._ask("Input.insertText", text=text)
 
-    async def processor_seconds(self) -> float:
-        """The processor time of the page's main thread so far: unlike the duration of frames, it
-        does not contain the time in which other programs run."""
-        await self._ask("Performance.enable", timeDomain="threadTicks")
-        answer = await self._ask("Performance.getMetrics")
-        found = {it["name"]: float(it["value"]) for it in answer["metrics"]}
-        return found["TaskDuration"]
-
     async def picture(self, *, whole: bool = True) -> bytes:
         """A screenshot of the whole page or its visible part, as PNG."""
         answer = await self._ask(
