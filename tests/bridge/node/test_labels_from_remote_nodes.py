@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bridge.node import labels_from_remote_nodes
 from translators.object_accessors import Object
 
@@ -49,3 +51,22 @@ def test_unusable_nodes_are_ignored_unless_all_are_unusable() -> None:
 def test_host_names_and_empty_values_are_not_shared() -> None:
     assert _common([_worker("", hostname="w", zone="")]) == {_OS: "linux"}
     assert _common([]) == {}
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "agentpool",
+        "cloud.google.com/gke-nodepool",
+        "compute.coreweave.com/node-pool-uid",
+        "eks.amazonaws.com/nodegroup",
+        "hcloud/node-group",
+        "kubernetes.azure.com/agentpool",
+        "node_id",
+        "nodepool",
+    ],
+)
+def test_labels_of_autoscalers_groups_are_not_shared(label: str) -> None:
+    """By them the home cluster's autoscaler assigns a node to a group, and scales it down."""
+    labels: dict[str, Any] = {label: "pool"}
+    assert label not in _common([_worker(**labels)])
