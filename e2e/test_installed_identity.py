@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import shutil
-import subprocess
-from dataclasses import replace
-from pathlib import Path
 
-import yaml
-
-from bridge.rbac.rbac_manifests import Account
-from e2e import bridge_process, service_accounts
+from e2e import bridge_process
 from e2e.bench.pods.audit_log import Requests
 from e2e.installed_bridge import Install
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
 from e2e.workload_manifests import busybox
 
-MANIFESTS = Path(__file__).parent.parent / "manifests"
 #: Each replica logs this when it begins to use a certificate.
 _SIGNED = "the certificate of the node's identity is signed by home, valid until"
 
@@ -158,75 +149,3 @@ def test_installed_bridge_waits_for_the_approval_of_a_person(installing: Install
     assert done.returncode == 0, done.stderr
     assert is_narrow(it)
     leaves_nothing(it)
-
-
-def test_kustomize_installation_keeps_the_renewed_token_in_the_state_secret(
-    installing: Install, tmp_path: Path
-) -> None:
-    """kustomize names the kubeconfig's Secret by its content, and the state Secret as it is."""
-    it, own = (
-        replace(installing, node="remote", place="cluster-bridge"),
-        Account("default", installing.node),
-    )
-    short = service_accounts.granted(
-        *(it.remote, tmp_path, *service_accounts.REMOTE_ARGUMENTS),
-        account=own,
-        token_options=service_accounts.SHORT_LIVED,
-    )
-    try:
-        overlay = _overlay(it, short.kubeconfig, tmp_path)
-        it.home.kubectl("apply", "-k", str(overlay))
-
-        def kept() -> str:
-            found: str = (it.state_secret.get("data") or {}).get("renewed-token", "")
-            return found
-
-        before = wait_for(kept, "the renewed token is kept")
-        it.home.kubectl("apply", "-k", str(overlay))
-        assert kept() == before
-        [first] = uids(it.bridges())
-        it.home.kubectl("delete", "pod", "-n", it.place, first)
-        wait_for(lambda: [is_ready(pod) for pod in it.bridges()] == [True], "another serves")
-        expires = json.loads(base64.b64decode(before))["expires"]
-        announced = f"is valid until {expires}, and the bridge renews it"
-        assert announced in logs(it)[0], "the next pod begins with it"
-        kubeconfigs = [
-            one
-            for one in get(it.home, "secrets", namespace=it.place)
-            if one["metadata"]["name"].startswith("cluster-bridge-remote-")
-        ]
-        assert [set(one["data"]) for one in kubeconfigs] == [{"kubeconfig"}]
-    finally:
-        left: subprocess.CompletedProcess[str] = it.leave("--force")
-        service_accounts.take_away(it.remote, own)
-    assert left.returncode == 0, left.stderr
-    assert not it.objects()
-
-
-def _overlay(it: Install, kubeconfig: Path, folder: Path) -> Path:
-    """A kustomize overlay of the base with this kubeconfig and the tested image."""
-    shutil.copytree(MANIFESTS / "base", folder / "base")
-    made = bridge_process.run("render", "--kubeconfig", kubeconfig, "--name", it.node)
-    objects = list(yaml.safe_load_all(made.stdout))
-    (secret,) = (one for one in objects if one["kind"] == "Secret" and "data" in one)
-    (deployment,) = (one for one in objects if one["kind"] == "Deployment")
-    image = deployment["spec"]["template"]["spec"]["containers"][0]["image"].partition(":")[0]
-    new, _, tag = it.image.rpartition(":")
-    overlay = folder / "overlay"
-    overlay.mkdir()
-    (overlay / "kubeconfig").write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
-    content = {
-        "resources": ["../base"],
-        "images": [{"name": image, "newName": new, "newTag": tag}],
-        "replicas": [{"name": f"cluster-bridge-{it.node}", "count": 1}],
-        "secretGenerator": [
-            {
-                "name": f"cluster-bridge-{it.node}",
-                "namespace": it.place,
-                "files": ["kubeconfig"],
-                "options": {"labels": secret["metadata"]["labels"]},
-            }
-        ],
-    }
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(content))
-    return overlay

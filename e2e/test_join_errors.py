@@ -132,22 +132,3 @@ def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
     assert code == 1
     assert "is the home cluster itself" in error
     assert made_by_bridge(home) <= before
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (("--taints", "nonsense"), "--taints"),
-        (("--home-name", "Not Good"), "--home-name"),
-        (("--address", "somewhere"), "--address"),
-        (("--namespace-template", "fixed"), "--namespace-template"),
-    ],
-    ids=["taint", "home name", "address", "namespace template"],
-)
-def test_meaningless_option_is_rejected(
-    home: Cluster, remote: Cluster, args: tuple[str, ...], expected: str
-) -> None:
-    """The error names the option."""
-    code, error = _join(home, remote.kubeconfig, *args)
-    assert code in (1, 2)
-    assert expected in error
