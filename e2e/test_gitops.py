@@ -1,29 +1,19 @@
-"""The manifests for GitOps tools fit the definitions of Flux and Argo CD, the real helm-controller
-makes a release of one, and neither tool reverts what the bridges write.
-
-The test stands in for Flux's source-controller: it serves the chart as the artifact of the
-HelmChart that helm-controller creates. The programs' first build takes minutes.
+"""The manifests for GitOps tools fit the definitions of Flux and Argo CD, and Argo CD reverts
+nothing that the bridges write. The programs' first build takes minutes.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 
-from bridge.base.version import version
 from bridge.node.lease_namespace import NAMESPACE
 from e2e import background_process, bridge_process, certificate_approver, helm_chart
 from e2e.clusters import go_build, go_recipes
@@ -32,8 +22,6 @@ from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.versions import ARGO_CD, DEFAULT_KUBERNETES, HELM_CONTROLLER, SOURCE_CONTROLLER
 from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
-from e2e.release import manifest_archives
-from e2e.workload_manifests import busybox
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 FLUX = MANIFESTS / "gitops" / "flux.yaml"
@@ -52,11 +40,7 @@ DEFINITIONS = (
         "github.com/fluxcd/source-controller",
         SOURCE_CONTROLLER,
         OLDEST,
-        # helm-controller watches them all.
-        [
-            f"config/crd/bases/source.toolkit.fluxcd.io_{plural}.yaml"
-            for plural in ("gitrepositories", "helmcharts", "ocirepositories")
-        ],
+        ("config/crd/bases/source.toolkit.fluxcd.io_gitrepositories.yaml",),
     ),
     (
         go_recipes.ARGO_CD_MODULE,
@@ -68,7 +52,7 @@ DEFINITIONS = (
         ],
     ),
 )
-#: Flux retries a failed release later than the other tests wait.
+#: Seconds for bridges that start or leave.
 PATIENCE = 120.0
 
 
@@ -267,138 +251,6 @@ def test_application_set_passes_the_list_to_one_release(home: Cluster, argo_cd: 
     assert json.loads(found["spec"]["source"]["helm"]["values"]) == element["values"]
     assert found["spec"]["destination"]["server"] == element["server"]
     assert uids(get(home, "applications", namespace=argo_cd)).keys() == {"bridges-main"}
-
-
-@contextmanager
-def serving(chart: bytes, folder: Path) -> Iterator[Json]:
-    """Serves the chart, as source-controller does, and describes the artifact."""
-    (folder / "chart.tgz").write_bytes(chart)
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield {
-                "path": "chart.tgz",
-                "url": f"http://127.0.0.1:{server.server_port}/chart.tgz",
-                "revision": version(),
-                "digest": f"sha256:{hashlib.sha256(chart).hexdigest()}",
-                "lastUpdateTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            }
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@dataclass(frozen=True)
-class Flux:
-    """The HelmRelease of the manifest, in the namespace of the release."""
-
-    release: Release
-
-    def apply(self, **states: str) -> None:
-        """Applies the HelmRelease with these entries and their states."""
-        source, helm_release = documents(FLUX, self.release.place)
-        helm_release["spec"]["values"] = self.release.values(**states)
-        for document in (source, helm_release):
-            self.release.home.kubectl("apply", "-f", "-", input=json.dumps(document))
-
-    def serve(self, artifact: Json) -> None:
-        """Reports the chart's artifact, as source-controller does."""
-        place = self.release.place
-        name = f"{place}-bridges"
-        chart = wait_for(
-            lambda: get_one(self.release.home, "helmchart", name, namespace=place),
-            "helm-controller has created the HelmChart",
-        )
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "ChartPackageSucceeded",
-            "message": "",
-            "lastTransitionTime": artifact["lastUpdateTime"],
-        }
-        generation = chart["metadata"]["generation"]
-        status = {"artifact": artifact, "conditions": [ready], "observedGeneration": generation}
-        patch = ("patch", "helmchart", name, "-n", place, "--subresource=status", "--type=merge")
-        self.release.home.kubectl(*patch, "-p", json.dumps({"status": status}))
-
-    def is_ready(self) -> bool:
-        """Whether the HelmRelease is up to date and Ready."""
-        found = get_one(self.release.home, "helmrelease", "bridges", namespace=self.release.place)
-        observed = found["status"].get("observedGeneration")
-        return observed == found["metadata"]["generation"] and is_ready(found)
-
-    def exists(self) -> bool:
-        place = self.release.place
-        return "bridges" in uids(get(self.release.home, "helmreleases", namespace=place))
-
-    def delete(self) -> None:
-        flags = ("helmrelease", "bridges", "-n", self.release.place, "--ignore-not-found")
-        self.release.home.kubectl("delete", *flags, "--wait=false")
-
-
-@pytest.fixture
-def flux(release: Release, defined: None, tmp_path: Path) -> Iterator[Flux]:
-    """The real helm-controller, for this namespace only."""
-    cache, home = settings_from_environment().cache, release.home
-    program = go_build.programs(go_recipes.helm_controller(), cache, silent) / "helm-controller"
-    options = ("--watch-all-namespaces=false", "--metrics-addr=0", "--health-addr=127.0.0.1:0")
-    env = {"KUBECONFIG": str(home.kubeconfig), "RUNTIME_NAMESPACE": release.place}
-    log = tmp_path / "helm-controller.log"
-    found = Flux(release)
-    served = tmp_path / "served"
-    served.mkdir()
-    chart = manifest_archives.chart(MANIFESTS, 1)
-    try:
-        with (
-            serving(chart, served) as artifact,
-            background_process.running([program, *options], log, env=env),
-        ):
-            found.apply(a="joined", b="joined")
-            found.serve(artifact)
-            yield found
-    finally:
-        print(log.read_text()[-8000:])
-        if found.exists():
-            found.delete()
-            keep = ("patch", "helmrelease", "bridges", "-n", release.place, "--type=merge")
-            home.kubectl(*keep, "-p", '{"metadata":{"finalizers":null}}')
-
-
-def test_flux_makes_corrects_and_removes_the_release(flux: Flux) -> None:
-    release = flux.release
-    home, place = release.home, release.place
-    wait_for(flux.is_ready, "the HelmRelease is Ready", seconds=PATIENCE)
-    wait_for(lambda: all(map(release.is_node_ready, "ab")), "both nodes are Ready")
-    manifest = busybox(release.node("b"), "held", "sleep 3600")
-    home.kubectl("apply", "-n", release.namespace, "-f", "-", input=manifest)
-    home.kubectl(
-        *("wait", "--for=condition=Ready", "pod/held", "-n", release.namespace, "--timeout=60s")
-    )
-
-    # Flux corrects fields of the chart, and keeps those that the bridges write.
-    written = wait_for(lambda: release.written("a"), "the bridge and the webhook have written")
-    deployment = ("deployment", f"cluster-bridge-{release.node('a')}", "-n", place)
-    home.kubectl("patch", *deployment, "-p", '{"spec":{"revisionHistoryLimit":7}}')
-    request = "reconcile.fluxcd.io/requestedAt=now"
-    home.kubectl("annotate", "helmrelease", "bridges", "-n", place, request)
-
-    def limit() -> int:
-        found: int = get_one(home, *deployment[:2], namespace=place)["spec"]["revisionHistoryLimit"]
-        return found
-
-    wait_for(lambda: limit() == 3, "Flux has corrected the Deployment")
-    assert release.written("a") == written
-
-    flux.apply(a="leaving", b="joined")
-    wait_for(lambda: release.nodes() == {release.node("b")}, "the node has left", seconds=PATIENCE)
-    wait_for(flux.is_ready, "the HelmRelease is Ready", seconds=PATIENCE)
-
-    # The chart's hook leaves the remotes that are still in the list.
-    flux.delete()
-    wait_for(lambda: not flux.exists(), "the HelmRelease was removed", seconds=PATIENCE)
-    assert release.nodes() == set()
 
 
 def test_argo_cd_finds_nothing_to_heal(release: Release) -> None:

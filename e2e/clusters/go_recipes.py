@@ -20,7 +20,6 @@ from e2e.clusters.versions import (
     DESCHEDULER,
     ETCD,
     HELM,
-    HELM_CONTROLLER,
     KIND,
     KUBELET_PLUGINS,
     KUEUE,
@@ -325,12 +324,6 @@ def helm() -> Recipe:
     """The installer of charts."""
     module = "helm.sh/helm/v3"
     return Recipe("helm", module, HELM, (("helm", f"{module}/cmd/helm"),))
-
-
-def helm_controller() -> Recipe:
-    """Flux's controller of releases."""
-    programs = (("helm-controller", HELM_CONTROLLER_MODULE),)
-    return Recipe("helm-controller", HELM_CONTROLLER_MODULE, HELM_CONTROLLER, programs)
 
 
 def argo_cd() -> Recipe:
