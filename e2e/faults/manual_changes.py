@@ -1,4 +1,4 @@
-"""Changes by users of the remote, who delete and edit managed objects, and nodes that disappear."""
+"""Changes by users of the remote, who delete and edit managed objects."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from e2e.audit.findings import HOME_NAME, LABEL_HOME, LABEL_NODE, is_deleting, is_terminal
-from e2e.clusters.native_node import KUBELET
+from e2e.audit.findings import HOME_NAME, LABEL_HOME, LABEL_NODE
 from e2e.faults.environment import Stage
 from e2e.faults.fault_model import Fault
-from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
-from e2e.simulated_node import simulated_node
+from e2e.kubectl import Json, get, uids, wait_for
 
-#: Seconds until the remote considers a silent node lost (the grace period is 50), and until a
-#: restarted kubelet has ended obsolete pods.
-_LOST_SECONDS = 120.0
-#: Seconds until home has the remote's status, on a busy machine.
-_FOLLOWS_SECONDS = 30.0
-#: Key of the taint that the administrator sets on a dead node.
-_TAINT = "example.com/dead"
+#: Seconds until the remote has deleted the namespace.
+_DELETED_SECONDS = 120.0
 #: Resources that the bridge creates in the remote, beside pods and namespaces.
 _COPIES = "configmaps,secrets,services,endpointslices"
 
@@ -33,7 +26,7 @@ def _namespace_deleted(stage: Stage) -> Iterator[None]:
     wait_for(
         lambda: uids(get(stage.remote, "namespaces")).get(bridged.remote_namespace) != before,
         "the remote namespace was deleted",
-        seconds=_LOST_SECONDS,
+        seconds=_DELETED_SECONDS,
     )
 
 
@@ -95,108 +88,6 @@ def _labels_taken(stage: Stage) -> Iterator[None]:
             _in_remote(stage, "label", kind, name, *values, "--overwrite")
         else:
             _in_remote(stage, "delete", kind, name, "--wait=false")
-
-
-@contextmanager
-def _node_silent(stage: Stage) -> Iterator[None]:
-    stage.remote.stop_component(KUBELET)
-    try:
-        # The remote's node controller determines the time, and updates the pods once.
-        wait_for(
-            lambda: not any(is_ready(pod) for pod in stage.bridged.remote_pods()),
-            "no remote pod is ready",
-            seconds=_LOST_SECONDS,
-        )
-        wait_for(
-            lambda: not any(is_ready(pod) for pod in stage.bridged.home_pods()),
-            "no home pod is ready",
-            seconds=_FOLLOWS_SECONDS,
-        )
-        yield
-    finally:
-        stage.remote.start_component(KUBELET)
-        _wait_for_node(stage)
-
-
-@contextmanager
-def _node_gone(stage: Stage) -> Iterator[None]:
-    """Deletes the node; the remote's pod garbage collector deletes its pods after 40 s."""
-    there = set(uids(stage.bridged.remote_pods()).values())
-    stage.remote.stop_component(KUBELET)
-    try:
-        stage.remote.kubectl("delete", "node", *stage.remote.node_names)
-        yield
-        wait_for(
-            lambda: not there & set(uids(stage.bridged.remote_pods()).values()),
-            "the pods of the deleted node were deleted",
-            seconds=_LOST_SECONDS,
-        )
-    finally:
-        stage.remote.start_component(KUBELET)
-        _wait_for_node(stage)
-
-
-@contextmanager
-def _node_dead(stage: Stage) -> Iterator[None]:
-    """Another node runs the replacements of its pods; then it is deleted and re-created.
-
-    Pods tolerate a lost node for five minutes; an administrator's taint evicts them at once.
-    """
-    (dead,) = stage.remote.node_names
-    there = uids(stage.bridged.remote_pods())
-    with simulated_node(stage.remote, f"spare-{stage.bridged.node}"):
-        stage.remote.stop_component(KUBELET)
-        try:
-            wait_for(
-                lambda: not is_ready(get_one(stage.remote, "node", dead)),
-                "the remote considers its node lost",
-                seconds=_LOST_SECONDS,
-            )
-            stage.remote.kubectl("taint", "node", dead, f"{_TAINT}:NoExecute")
-            wait_for(
-                lambda: not _left_behind(stage, dead),
-                "home's pods of the dead node are being deleted",
-                seconds=_LOST_SECONDS,
-            )
-            yield
-            stage.remote.kubectl("delete", "node", dead)
-            wait_for(
-                lambda: not set(there.values()) & set(uids(_on(stage, dead)).values()),
-                "the pods of the dead node were deleted",
-                seconds=_LOST_SECONDS,
-            )
-        finally:
-            stage.remote.start_component(KUBELET)
-            stage.remote.kubectl("taint", "node", dead, f"{_TAINT}-", check=False)
-            _wait_for_node(stage)
-
-
-def _on(stage: Stage, node: str) -> list[Json]:
-    """The bridge's pods on this node."""
-    return [
-        pod
-        for pod in stage.bridged.remote_pods()
-        if pod["spec"].get("nodeName") == node
-        and LABEL_NODE in (pod["metadata"].get("labels") or {})
-    ]
-
-
-def _left_behind(stage: Stage, node: str) -> list[str]:
-    """The pods on this node that are not being deleted, at home or in the remote."""
-    there = uids(_on(stage, node))
-    pods = [*_on(stage, node), *stage.bridged.home_pods()]
-    names = [
-        pod["metadata"]["name"] for pod in pods if not is_deleting(pod) and not is_terminal(pod)
-    ]
-    return [name for name in names if name in there]
-
-
-def _wait_for_node(stage: Stage) -> None:
-    def ready() -> bool:
-        nodes = get(stage.remote, "nodes")
-        return bool(nodes) and all(map(is_ready, nodes))
-
-    wait_for(ready, "the remote's node is back", seconds=_LOST_SECONDS)
 
 
 def _removable_pods(pods: Sequence[Json]) -> list[str]:
@@ -284,32 +175,5 @@ FAULTS = (
         _namespace_deleted,
         harms=True,
         trials=2,
-    ),
-    Fault(
-        "remote: node silent",
-        "the remote's kubelet stops, until its node is called lost",
-        "it is started again",
-        _node_silent,
-        harms=True,
-        native=True,
-        seconds=(0.0, 1.0),
-    ),
-    Fault(
-        "remote: node gone",
-        "the remote's kubelet stops, and its node is deleted; its pods go with it",
-        "the kubelet is started again, and re-creates the node",
-        _node_gone,
-        harms=True,
-        native=True,
-        seconds=(5.0, 10.0),
-    ),
-    Fault(
-        "remote: node dead for good",
-        "the remote's kubelet stops and its pods are evicted; another node runs their replacements",
-        "the dead node is deleted, and a new one takes its name",
-        _node_dead,
-        harms=True,
-        native=True,
-        seconds=(5.0, 10.0),
     ),
 )
