@@ -155,23 +155,6 @@ def test_leave_removes_the_certificate(bridged: Bridged) -> None:
     assert not [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
 
 
-@pytest.mark.parametrize("approved", [False, True], ids=["request waits", "approved"])
-def test_leave_removes_the_cert_dir(bridged: Bridged, tmp_path: Path, approved: bool) -> None:
-    folder = tmp_path / "certs"
-    assert bridged.bridge.stop() == 0
-    options = ("--serving-certificate", "csr", "--cert-dir", str(folder))
-    bridged.bridge.args = (*bridged.bridge.args, *options)
-    bridged.bridge.start()
-    if approved:
-        bridged.home.kubectl("certificate", "approve", serving_request(bridged))
-        wait_for((folder / "serving.pem").exists, "the certificate is kept")
-    assert bridged.bridge.stop() == 0
-    left = leave(bridged)
-    assert left.returncode == 0, left.stderr
-    assert f"here:   the node's certificate and key in {folder}" in left.stderr
-    assert not folder.exists()
-
-
 # -- unreachable remote ----------------------------------------------------------------------
 
 
@@ -300,19 +283,6 @@ def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) ->
     nodes = {pod["spec"]["nodeName"] for pod in bridged.home_pods()}
     assert bridged.node not in nodes
     wait_for(lambda: is_clean(bridged), "all has gone")
-
-
-def test_leave_with_drain_times_out_at_an_exhausted_budget(bridged: Bridged) -> None:
-    bridged.apply(busybox(bridged.node, "only", "sleep 3600"))
-    bridged.kubectl("create", "pdb", "only", "--selector=app=only", "--min-available=1")
-    bridged.kubectl("wait", "--for=condition=Ready", "pod/only", "--timeout=60s")
-    assert bridged.bridge.stop() == 0
-    refused = leave(bridged, "--drain", "--timeout", "8")
-    assert refused.returncode == 1
-    assert f"1 pod(s) are still blocked ({bridged.namespace}/only: " in refused.stderr
-    assert uids(bridged.remote_pods())
-    bridged.bridge.start()
-    bridged.kubectl("wait", "--for=condition=Ready", "pod/only", "--timeout=30s")
 
 
 # -- interruption ----------------------------------------------------------------------------

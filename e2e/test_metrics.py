@@ -204,47 +204,6 @@ def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
     wait_for(lambda: running() == 1, "1 pod is left", seconds=METRICS_SECONDS)
 
 
-def test_counters_never_decrease_when_pods_end_or_the_bridge_restarts(bridged: Bridged) -> None:
-    run(bridged, "ends", busy())
-    run(bridged, "stays", busy())
-    names = {"container": "busy", "pod": "stays"}
-    samples: list[tuple[float, float]] = []
-
-    def look() -> None:
-        text = kubelet(bridged.home, bridged.node, "/metrics/resource")
-        node = sample(text, "node_cpu_usage_seconds_total")
-        container = sample(text, CPU, **names)
-        assert node is not None
-        if container is not None:
-            samples.append((node[0], container[0]))
-
-    def until_it_grew() -> None:
-        before = samples[-1] if samples else (0.0, 0.0)
-
-        def grew() -> bool:
-            look()
-            return bool(samples) and all(
-                now > then + LIMIT for now, then in zip(samples[-1], before, strict=True)
-            )
-
-        wait_for(grew, "both counters grow", seconds=METRICS_SECONDS)
-
-    until_it_grew()
-    bridged.kubectl("delete", "pod", "ends")
-    until_it_grew()
-    bridged.bridge.stop()
-    bridged.bridge.start()
-    wait_for(lambda: _reached(bridged), "home reaches the new bridge")
-    until_it_grew()
-    for counter in zip(*samples, strict=True):
-        assert list(counter) == sorted(counter)
-
-
-def _reached(bridged: Bridged) -> bool:
-    path = f"/api/v1/nodes/{bridged.node}/proxy/healthz/ping"
-    return bridged.home.kubectl("get", "--raw", path, check=False).stdout == "ok"
-
-
 def test_metrics_require_permission(bridged: Bridged) -> None:
     run(bridged, "idle", shell("idle", "sleep 3600"))
     rules = ["--verb=get", "--resource=nodes/metrics,nodes/stats"]

@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from e2e import bridge_image, udp_programs
-from e2e.clusters import go_build, go_recipes
-from e2e.clusters.cluster import Cluster, silent
-from e2e.clusters.image_archives import Entry, Image, write_archive_once
+from e2e.clusters.cluster import silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import Bridged
 from e2e.kubectl import is_ready, uids, wait_for
@@ -28,7 +26,7 @@ from e2e.test_relay_reverse import (
     relays,
     slices,
 )
-from e2e.workload_manifests import AGNHOST, config_map, pod
+from e2e.workload_manifests import AGNHOST, pod
 
 #: The longest datagram of UDP over IPv4.
 LONGEST = 65507
@@ -63,27 +61,6 @@ spec:
           lifecycle: {preStop: {sleep: {seconds: 3}}}
           readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
 ---
-"""
-_DNS_SERVICE = """
-apiVersion: v1
-kind: Service
-metadata: {name: dns}
-spec:
-  selector: {app: dns}
-  ports:
-    - {name: dns, port: 53, targetPort: dns, protocol: UDP}
-"""
-_COREFILE = """
-example.org:5353 {
-    template IN A {
-        answer "{{ .Name }} 60 IN A 192.0.2.7"
-    }
-}
-.:5353 {
-    template ANY ANY {
-        rcode NXDOMAIN
-    }
-}
 """
 
 
@@ -269,56 +246,3 @@ def test_many_clients_and_long_datagrams_are_answered(
     assert metric(bridged, "bridge_relay_back_flows") >= clients
     assert metric(bridged, "bridge_relay_back_datagrams_total") >= 2 * (clients + len(sizes))
     assert len(relays(bridged)) == 1
-
-
-def test_remote_pods_resolve_names_by_a_dns_server_at_home(bridged: Bridged) -> None:
-    """CoreDNS at home, and nslookup in the remote."""
-    image = _load_coredns(bridged.home)
-    near = bridged.home.node_names[0]
-    container = {
-        "name": "main",
-        "image": image,
-        "args": ["-conf", "/config/Corefile"],
-        "ports": [{"name": "dns", "containerPort": 5353, "protocol": "UDP"}],
-        "volumeMounts": [{"name": "config", "mountPath": "/config"}],
-    }
-    volumes = [{"name": "config", "configMap": {"name": "dns"}}]
-    labels = {"labels": {"app": "dns"}}
-    dns = pod(near, "dns", labels, containers=[container], volumes=volumes)
-    manifests = (
-        config_map("dns", {"Corefile": _COREFILE}),
-        _DNS_SERVICE,
-        dns,
-        pod(bridged.node, "client"),
-    )
-    bridged.apply("\n---\n".join(manifests))
-    all_ready(bridged, 2)
-    wait_for(lambda: udp_ports(bridged) == [("dns", "UDP")], "an endpoint in the remote")
-
-    def resolve(name: str) -> str:
-        script = f"nslookup -type=a {name} dns"
-        command = ("exec", "client", "--", "sh", "-c", script)
-        done = bridged.remote.kubectl("-n", bridged.remote_namespace, *command, check=False)
-        return done.stdout
-
-    wait_for(lambda: "192.0.2.7" in resolve("one.example.org."), "home's DNS server answers")
-    answers = [resolve(f"name-{number}.example.org.") for number in range(20)]
-    assert all("192.0.2.7" in it for it in answers), answers
-    assert "NXDOMAIN" in resolve("one.example.com.")
-
-
-def _load_coredns(cluster: Cluster) -> str:
-    """Loads an image of CoreDNS into the cluster's node; returns its name."""
-    cache = settings_from_environment().cache
-    program = go_build.programs(go_recipes.coredns(), cache, silent) / "coredns"
-    layer = (Entry("coredns", content=program.read_bytes()),)
-    name = f"docker.io/library/coredns:{program.parent.name}"
-    path = cache / "images" / f"{program.parent.name}.tar"
-    write_archive_once(
-        path,
-        lambda: [Image((name,), (layer,), ("/coredns",))],
-        name,
-        silent,
-    )
-    cluster.load_images(path)
-    return name
