@@ -1,4 +1,4 @@
-"""Every command of `bridge` with its options, for the pages and manual pages made from them."""
+"""Every command of `bridge` with its options, for the pages made from them."""
 
 from __future__ import annotations
 

@@ -14,13 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from e2e.release import (
-    archives,
     bill_of_materials,
-    completions,
     debian_packages,
     image_roots,
     kubectl_plugin,
-    man_pages,
     manifest_archives,
     oci_layout,
     provenance,
@@ -68,13 +65,11 @@ def artefacts(
     manifests = exported.folder / "manifests"
     progress("building wheel and source distribution")
     made = _distributions(exported, folder / "python")
-    progress("packing chart, kustomize bases, manual pages and completions")
+    progress("packing chart and kustomize bases")
     made[f"{NAME}-{version}.tgz"] = manifest_archives.chart(manifests, epoch)
     made[f"{NAME}-kustomize-{version}.tar.gz"] = manifest_archives.kustomize(
         manifests, version, epoch
     )
-    made[f"{NAME}-man-{version}.tar.gz"] = _pack(man_pages.pages(version, epoch), epoch)
-    made[f"{NAME}-completions-{version}.tar.gz"] = _pack(completions.scripts(), epoch)
     progress("laying out the image for each architecture")
     wheel = next((folder / "python").glob("*.whl"))
     roots = image_roots.lay_out(wheel, folder / "roots", cache)
@@ -153,8 +148,3 @@ def _distributions(exported: Source, folder: Path) -> dict[str, bytes]:
         env={"SOURCE_DATE_EPOCH": str(exported.epoch)},
     )
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
-
-
-def _pack(files: Mapping[str, str], epoch: int) -> bytes:
-    contents = {name: text.encode() for name, text in files.items()}
-    return archives.compressed(archives.tar_of_files(contents, epoch=epoch))
