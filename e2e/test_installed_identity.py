@@ -134,18 +134,3 @@ def test_bridge_that_is_its_account_becomes_the_node_by_an_upgrade(installing: I
     assert same["metadata"]["uid"] == pod["metadata"]["uid"]
     serves(it, "two")
     leaves_nothing(it)
-
-
-def test_installed_bridge_waits_for_the_approval_of_a_person(installing: Install) -> None:
-    it = installing
-    waiting = it.install("--replicas", "1", "--home-identity", "node", "--timeout", "30")
-    [request] = requests(it)
-    name = request["metadata"]["name"]
-    if not (request.get("status") or {}).get("conditions"):  # or another test's approver did
-        assert waiting.returncode == 1
-        assert f"kubectl certificate approve {name}" in waiting.stderr
-        it.home.kubectl("certificate", "approve", name)
-    done = it.install("--replicas", "1", "--home-identity", "node")
-    assert done.returncode == 0, done.stderr
-    assert is_narrow(it)
-    leaves_nothing(it)

@@ -19,7 +19,6 @@ import typer
 from e2e import bridge_image, debian_image
 from e2e.bench import (
     performance_page,
-    referenced_objects,
     relay_forward,
     relay_reverse,
     report_tables,
@@ -123,24 +122,6 @@ def remotes(
         image = bridge_image.load(home, Settings(prefix=prefix).cache, say)
         report = remotes_bench.run(
             home, remote, say, image=image, remotes=remotes, idle_seconds=idle_seconds
-        )
-        add(with_targets(report.as_json()))
-
-
-@app.command()
-def references(
-    *,
-    prefix: StreamsPrefix = "cb",
-    rounds: Rounds = 1,
-    objects: Annotated[int, typer.Option(help="ConfigMaps that are followed.", min=1)] = 2000,
-    unreferenced: Annotated[
-        int, typer.Option(help="ConfigMaps of a megabyte beside them.", min=0)
-    ] = 200,
-) -> None:
-    """Measure how ConfigMaps are followed by name, beside other ways to follow them."""
-    with print_reports("references") as add, _pair(prefix) as (home, _, __):
-        report = referenced_objects.run(
-            home, objects=objects, unreferenced=unreferenced, rounds=rounds, say=say
         )
         add(with_targets(report.as_json()))
 

@@ -41,8 +41,6 @@ _OWN_HEADERS = {
 }
 #: Seconds for written data to leave before its connection is cut.
 _FLUSH = 0.05
-#: Maximum bytes of a request's body: an object has 1.5 MB at most.
-_LARGEST = 8 * 2**20
 
 
 class Harm(StrEnum):

@@ -20,7 +20,6 @@ from e2e.release.image_roots import Roots
 
 #: Parts of the image that the plugin does not need.
 _LEFT_OUT = ("etc/", "var/", "usr/lib/ssl/", "usr/lib/os-release", "usr/bin/bridge")
-_PROGRAM = f"usr/bin/{PYTHON}"
 #: Python takes this script for itself, and its prefix from the script's path; the bridge runs it
 #: again for a process of its own.
 _PYTHON_SCRIPT = """\
