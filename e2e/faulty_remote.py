@@ -36,10 +36,6 @@ class FaultyRemote:
         """Aborts connections; new ones lead to this port."""
         self._loop.call_soon_threadsafe(self._proxy.retarget, port)
 
-    def cut(self, *, is_cut: bool) -> None:
-        """Drops all bytes, or no longer."""
-        self._loop.call_soon_threadsafe(self._proxy.cut if is_cut else self._proxy.heal)
-
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()

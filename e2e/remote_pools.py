@@ -28,10 +28,8 @@ class Pools:
 
     home: Cluster
     remote: Cluster
-    first: Bridge
-    """The bridge of the first virtual node."""
     proxy: FaultyRemote
-    """Between that bridge and the remote's API server."""
+    """Between the bridge of the first virtual node and the remote's API server."""
 
     def apply(self, *objects: Json) -> None:
         """Applies objects in the home cluster."""
@@ -58,9 +56,9 @@ def joined_pools(
         stack.callback(remote.kubectl, "label", "node", *workers, "pool-")
         proxy, behind_proxy = _behind_proxy(remote, folder)
         stack.callback(proxy.close)
-        bridge = stack.enter_context(_joined(home, behind_proxy, first, folder, options))
+        stack.enter_context(_joined(home, behind_proxy, first, folder, options))
         stack.enter_context(_joined(home, remote, second, folder, options))
-        yield Pools(home, remote, bridge, proxy)
+        yield Pools(home, remote, proxy)
 
 
 def _behind_proxy(remote: Cluster, folder: Path) -> tuple[FaultyRemote, Cluster]:

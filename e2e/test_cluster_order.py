@@ -233,6 +233,15 @@ def test_pods_of_a_lost_remote_go_to_the_next_tier_and_a_stateful_pod_waits(
 
     wait_for(is_replaced, "the stateful pod runs again once the old one has ended")
 
+    def is_in_agreement() -> bool:
+        there = uids(get(ordered.pools.remote, "pods", namespace=f"{namespace}-e2e"))
+        pods = ordered.pods(namespace).items()
+        return there.keys() == {
+            name for name, pod in pods if pod["spec"].get("nodeName") in ("cheap", "dear")
+        }
+
+    wait_for(is_in_agreement, "no pod is surplus in the remote")
+
 
 def test_pods_return_to_home_once_it_has_room(
     ordered: Ordered, namespace: str, tmp_path: Path

@@ -227,22 +227,6 @@ def test_capacity_of_remote_steers_home(storage: ProvisionedStorage) -> None:
         storage.wait_until_ready("small")
 
 
-def test_failure_of_remote_provisioner_is_repeated_at_home(storage: ProvisionedStorage) -> None:
-    """The remote's message is an Event of home's claim, which waits."""
-    bridged = storage.bridged
-    with (
-        hostpath(
-            storage.remote, binding=IMMEDIATE, parameters={"provisionError": "disk full"}
-        ) as there,
-        storage.home_class("broken", remote_class=there) as name,
-    ):
-        bridged.apply(volume_claim("data", name, "8Mi"))
-        bridged.apply(storage.node_pod("a", "data"))
-        found = bridged.wait_for_events("ProvisioningFailed", "PersistentVolumeClaim", "data")
-        assert "disk full" in found["data"]
-        assert not storage.volumes()
-
-
 def test_shared_volume_and_clone(storage: ProvisionedStorage) -> None:
     """Pods of a Deployment share a ReadWriteMany claim; a clone has the data of its source."""
     bridged = storage.bridged
