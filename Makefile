@@ -18,7 +18,7 @@ help:
 	@echo 'make test       the tests of test-fast, and the main tests on two real clusters'
 	@echo 'make test-fast  the tests that need no cluster, and the linters'
 	@echo 'make test-long  100,000 hostile requests, and the end-to-end tests that make test leaves out: 2,000 pods,'
-	@echo '                benchmarks in short, the Helm chart, Kueue, many takeovers, variants, rare faults'
+	@echo '                benchmarks in short, the Helm chart, Kueue, variants, rare faults'
 	@echo 'make test-kind  the end-to-end tests on clusters of kind; starts a Docker engine where none runs'
 	@echo 'make soak       5 minutes of everything at once on two real clusters, then an audit'
 	@echo 'make faults     30 minutes of faults, with an audit after each; ARGS for options'

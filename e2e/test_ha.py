@@ -6,7 +6,6 @@ The API servers' audit logs show which bridge wrote what and when: the bridges a
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from e2e import bridge_process
 from e2e.bridge_process import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
-from e2e.random_load import RandomLoad
 from e2e.standby_replica import (
     CuttableProxy,
     StandbyBridge,
@@ -28,14 +26,12 @@ from e2e.standby_replica import (
     standby_bridge,
     writes,
 )
-from e2e.test_soak import auditor_of
 from e2e.workload_manifests import busybox, web
 
 #: Seconds from a crash of the leader to the first write of its successor.
 TAKEOVER = 5.0
 #: Seconds in which a resumed bridge detects that it lost its Lease.
 FOUND_OUT = 3.0
-TAKEOVERS = 10
 #: Seconds until a bridge yields whose connections to the remote fail: 10 make it lost.
 GIVES_WAY = 30.0
 #: Log texts of a bridge that cannot renew its Lease, and that can again.
@@ -226,50 +222,6 @@ def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge)
     leases = uids(get(bridged.home, "leases", all_namespaces=True))
     assert not [name for name in leases if bridged.node in name]
     assert not bridged.remote_pods()
-
-
-@pytest.mark.alone
-@pytest.mark.timeout(600, func_only=True)
-def test_clusters_agree_after_many_takeovers_under_load(
-    bridged: Bridged, other: StandbyBridge
-) -> None:
-    """Crashes, stops and suspensions in sequence, under a random load; then an audit of both
-    clusters."""
-    mix = RandomLoad(bridged, 7, lambda line: print(line, file=sys.stderr))
-    mix.set_up()
-    serving, waiting = bridged.bridge, other.bridge
-    took = []
-    with auditor_of(bridged) as auditor:
-        for number in range(TAKEOVERS):
-            for _ in range(4):
-                mix.step()
-            seen = waiting.log.read_text().count(REGISTERED)
-            began = now()
-            how = ("kill", "stop", "stand still")[number % 3]
-            match how:
-                case "kill":
-                    serving.kill()
-                case "stop":
-                    assert serving.stop() == 0
-                case _:
-                    serving.signal(signal.SIGSTOP)
-            mix.step()
-            took.append(
-                (
-                    how,
-                    round(waiting.wait_for_log(REGISTERED, times=seen + 1) - began, 2),
-                )
-            )
-            mix.step()
-            if how == "stand still":
-                serving.signal(signal.SIGCONT)
-            else:
-                serving.start(until="standing by")
-            serving, waiting = waiting, serving
-        print(took, auditor.counts())
-        assert not (found := auditor.settled()), found
-    node = get_one(bridged.home, "node", bridged.node)
-    assert node["status"]["conditions"]
 
 
 def test_bridge_without_the_remote_yields_to_one_that_reaches_it(

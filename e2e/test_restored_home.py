@@ -175,29 +175,6 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
     assert _starts(original.remote_pods()).items() >= kept.items()
 
 
-def test_claim_of_a_killed_bridge_is_kept_for_its_own_home(
-    original: Bridged, tmp_path: Path
-) -> None:
-    """The original bridge is stopped when the restored home joins: the join is rejected, too. The
-    next start at the original home needs no decision."""
-    original.apply(web(original.node))
-    original.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
-    data = saved(original.home, tmp_path / "etcd")
-    _renewed(original)
-    before = _starts(original.remote_pods())
-    original.bridge.kill()
-    with restored(original.home, data, original.bridge.home) as (_, limited):
-        second = replace(original.bridge, home=limited, log=tmp_path / "second.log", process=None)
-        try:
-            _refused(second)
-        finally:
-            second.kill()
-            print(second.log.read_text())
-    original.bridge.start()
-    _renewed(original)
-    assert _starts(original.remote_pods()) == before
-
-
 def test_restored_home_deletes_no_volume(original: Bridged, tmp_path: Path) -> None:
     """A volume that was created after the backup stays, even after a deliberate takeover, and one
     that was deleted after it gets no empty volume in its place."""

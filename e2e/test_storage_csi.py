@@ -11,7 +11,7 @@ from e2e import bridge_process, debian_image
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.csi_driver import CSI_DRIVER_NAME
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.provisioned_storage import ProvisionedStorage
 from e2e.storage_classes import csi
 from e2e.volume_files import digest, node_of_home, write
@@ -136,6 +136,34 @@ def test_snapshot_outlives_the_volume_of_a_driver(
         assert read_restored(storage, name, "friday") == "before\n"
         snapshots.delete("friday")
         assert not _remote_contents(storage)
+
+
+def test_retained_snapshot_outlives_its_object_and_volume(
+    storage: ProvisionedStorage, snapshots: Snapshots
+) -> None:
+    """An administrator imports the data under another name, and it is deleted with that."""
+    bridged = storage.bridged
+    with (
+        storage.home_class("burst") as name,
+        snapshot_class(storage.remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
+        snapshot_class(storage.home, f"kept-{bridged.node}", "Retain") as of_class,
+    ):
+        write_before(storage, name)
+        snapshots.take("friday", "data", of_class)
+        content = snapshots.wait_until_ready("friday")
+        snapshots.delete("friday")
+        bridged.kubectl("delete", "pod/writes", "pvc/data")
+        wait_for(lambda: not storage.volumes(), "the volume is deleted")
+        (theirs,) = _remote_contents(storage)
+
+        # The deletion of the content keeps the data as well.
+        storage.home.kubectl("delete", "volumesnapshotcontent", content["metadata"]["name"])
+        assert uids(_remote_contents(storage)) == uids([theirs])
+        snapshots.import_existing("again", content["status"]["snapshotHandle"])
+        snapshots.wait_until_ready("again")
+        assert read_restored(storage, name, "again") == "before\n"
+        snapshots.delete("again")
+        wait_for(lambda: not _remote_contents(storage), "the remote's content is deleted")
 
 
 def test_attached_volume_of_home_is_not_attached_to_the_virtual_node(

@@ -1,9 +1,7 @@
 """VolumeSnapshots in a cluster: CustomResourceDefinitions, snapshot controller, and objects.
 
 Definitions and controller are those of released modules. At home the controller runs. In the
-remote, hostpath-provisioner takes and restores snapshots of its volumes by itself
-(`clusters/programs/hostpath_provisioner/snapshots.go`): the controller handles CSI volumes only.
-For those of the tests' CSI driver, `served_by_driver` runs the controller and csi-snapshotter.
+remote, `served_by_driver` runs it and csi-snapshotter for volumes of the tests' CSI driver.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 // Provisions directories of a node as hostPath PersistentVolumes, for tests.
 //
 // It honours both binding modes, every access mode, allowVolumeExpansion, reclaim policies and clones
-// (a dataSource that is a claim of this provisioner), and takes and restores VolumeSnapshots where the
-// cluster has them. It rejects volumeMode Block, selectors and other data sources, and keeps one
-// CSIStorageCapacity for each of its StorageClasses. Nothing
-// limits what a pod writes to a volume.
+// (a dataSource that is a claim of this provisioner). It rejects volumeMode Block, selectors and other
+// data sources, and keeps one CSIStorageCapacity for each of its StorageClasses. Nothing limits what a
+// pod writes to a volume.
 //
 // Parameters of a StorageClass:
 //
@@ -32,7 +31,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -61,7 +59,6 @@ var unlimited = resource.MustParse("1Pi")
 type provisioner struct {
 	name, folder, node string
 	client             kubernetes.Interface
-	dynamic            dynamic.Interface
 	claims             corelisters.PersistentVolumeClaimLister
 	volumes            corelisters.PersistentVolumeLister
 	classes            storagelisters.StorageClassLister
@@ -93,7 +90,6 @@ func main() {
 	}
 	config.QPS, config.Burst = 200, 400
 	p.client = kubernetes.NewForConfigOrDie(config)
-	p.dynamic = dynamic.NewForConfigOrDie(config)
 	p.run(ctx)
 }
 
@@ -124,7 +120,6 @@ func (p *provisioner) run(ctx context.Context) {
 	factory.WaitForCacheSync(ctx.Done())
 	go wait.UntilWithContext(ctx, p.expandAll, interval)
 	go wait.UntilWithContext(ctx, p.publishAll, interval)
-	go wait.UntilWithContext(ctx, p.snapshotAll, interval)
 	main.Run(ctx)
 }
 
@@ -147,7 +142,7 @@ func (p *provisioner) Provision(
 	if options.PVC.Spec.Selector != nil {
 		return nil, controller.ProvisioningFinished, fmt.Errorf("a selector is not supported")
 	}
-	source, err := p.source(ctx, options.PVC)
+	source, err := p.source(options.PVC)
 	if err != nil {
 		return nil, controller.ProvisioningFinished, err
 	}
@@ -204,18 +199,13 @@ func (p *provisioner) volume(
 }
 
 // source returns the directory to copy, or nothing for an empty volume.
-func (p *provisioner) source(
-	ctx context.Context, claim *v1.PersistentVolumeClaim,
-) (string, error) {
+func (p *provisioner) source(claim *v1.PersistentVolumeClaim) (string, error) {
 	from := claim.Spec.DataSource
 	if from == nil {
 		if claim.Spec.DataSourceRef != nil {
 			return "", fmt.Errorf("data source %s is not supported", claim.Spec.DataSourceRef.Kind)
 		}
 		return "", nil
-	}
-	if from.Kind == "VolumeSnapshot" {
-		return p.snapshotSource(ctx, claim.Namespace, from.Name)
 	}
 	if from.Kind != "PersistentVolumeClaim" {
 		return "", fmt.Errorf("data source %s is not supported", from.Kind)
