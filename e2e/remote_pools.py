@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import another_node, usual_options
-from e2e.faulty_remote import FaultyRemote
+from e2e.faulty_server import FaultyServer
 from e2e.kubectl import Json, get
 
 
@@ -28,7 +27,7 @@ class Pools:
 
     home: Cluster
     remote: Cluster
-    proxy: FaultyRemote
+    proxy: FaultyServer
     """Between the bridge of the first virtual node and the remote's API server."""
 
     def apply(self, *objects: Json) -> None:
@@ -61,18 +60,12 @@ def joined_pools(
         yield Pools(home, remote, proxy)
 
 
-def _behind_proxy(remote: Cluster, folder: Path) -> tuple[FaultyRemote, Cluster]:
+def _behind_proxy(remote: Cluster, folder: Path) -> tuple[FaultyServer, Cluster]:
     """A proxy whose connections a test can cut, and the remote as its clients see it."""
     config = yaml.safe_load(remote.kubeconfig.read_text())
     [entry] = config["clusters"]
-    server = urlsplit(entry["cluster"]["server"])
-    assert server.hostname is not None
-    assert server.port is not None
-    proxy = FaultyRemote(server.hostname)
-    proxy.target = server.port
-    proxy.lead_to(proxy.target)
-    # The certificates of API servers are valid for loopback.
-    entry["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
+    proxy = FaultyServer(entry["cluster"]["server"])
+    entry["cluster"]["server"] = proxy.server
     path = folder / "proxy.yaml"
     path.write_text(yaml.safe_dump(config))
     return proxy, dataclasses.replace(remote, kubeconfig=path)

@@ -4,21 +4,18 @@ of each change, and behind a proxy that can be cut."""
 from __future__ import annotations
 
 import json
-import select
-import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
+from e2e.faulty_server import FaultyServer
 from e2e.kubectl import Json
 from translators.timestamps import parse_time
 
@@ -49,52 +46,6 @@ def administrator(cluster: Cluster, name: str, folder: Path, server: str = "") -
     finally:
         cluster.kubectl("delete", "clusterrolebinding", binding, "--ignore-not-found")
         cluster.kubectl("delete", "serviceaccount", "-n", namespace, name, "--ignore-not-found")
-
-
-class CuttableProxy:
-    """Forwards TCP connections to one address. While cut, connections stay open and are silent."""
-
-    def __init__(self, server: str) -> None:
-        url = urlsplit(server)
-        self._target = (url.hostname or "", url.port or 443)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.server = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open = threading.Event()
-        self._open.set()
-        self._ended = False
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """Forwards nothing until `heal`."""
-        self._open.clear()
-
-    def heal(self) -> None:
-        """Forwards again."""
-        self._open.set()
-
-    def close(self) -> None:
-        """Stops the proxy."""
-        self._ended = True
-        self._open.set()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while not self._ended:
-            with suppress(OSError):
-                near, _ = self._listener.accept()
-                threading.Thread(target=self._pass, args=(near,), daemon=True).start()
-
-    def _pass(self, near: socket.socket) -> None:
-        self._open.wait()
-        with suppress(OSError), near, socket.create_connection(self._target) as far:
-            while not self._ended:
-                ready, _, _ = select.select([near, far], [], [], 0.2)
-                self._open.wait()
-                for one in ready:
-                    data = one.recv(65536)
-                    if not data:
-                        return
-                    (far if one is near else near).sendall(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +99,7 @@ class StandbyBridge:
 
     bridge: Bridge
     user: str
-    home_proxy: CuttableProxy
+    home_proxy: FaultyServer
 
     def stand_by(self) -> None:
         """Joins, and waits until the bridge is the standby replica."""
@@ -159,7 +110,7 @@ class StandbyBridge:
 def standby_bridge(bridged: Bridged, folder: Path) -> Iterator[StandbyBridge]:
     """A bridge that has not joined yet. It reaches home through a proxy."""
     name = f"second-{bridged.namespace}"
-    relay = CuttableProxy(bridged.home.server)
+    relay = FaultyServer(bridged.home.server)
     with (
         administrator(bridged.home, name, folder, relay.server) as home,
         administrator(bridged.remote, name, folder) as remote,

@@ -22,7 +22,7 @@ from e2e import bridge_process
 from e2e.clusters import go_build, go_recipes
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.faulty_remote import REFUSING
+from e2e.faulty_server import REFUSING
 from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
 from e2e.remote_pools import Pools, joined_pools
 from e2e.workload_manifests import loss_tolerations, shell, workload

@@ -16,9 +16,9 @@ import pytest
 from e2e import bridge_process
 from e2e.bridge_process import REGISTERED
 from e2e.conftest import Bridged
+from e2e.faulty_server import FaultyServer
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
 from e2e.standby_replica import (
-    CuttableProxy,
     StandbyBridge,
     Write,
     administrator,
@@ -230,7 +230,7 @@ def test_bridge_without_the_remote_yields_to_one_that_reaches_it(
     """Home keeps the node, and nothing is done twice."""
     began = now()
     running = _running(bridged)
-    relay = CuttableProxy(bridged.remote.server)
+    relay = FaultyServer(bridged.remote.server)
     name = f"far-{bridged.namespace}"
     with administrator(bridged.remote, name, tmp_path, relay.server) as through:
         assert bridged.bridge.stop() == 0
