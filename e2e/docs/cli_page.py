@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
-from e2e.docs import command_tree
+import typer.main
+
+from bridge.cli.command_table import app
 
 _HEAD = """\
 # Every command and option
@@ -42,7 +46,7 @@ _SHARING: Mapping[str, Sequence[str]] = {
 
 def page() -> str:
     """The page."""
-    commands = command_tree.commands()
+    commands = _commands()
     sections = [_HEAD]
     for name, command in commands.items():
         shared = _SHARING.get(name, ())
@@ -53,11 +57,9 @@ def page() -> str:
 
 
 def _section(name: str, command: Any, shared: Sequence[str], without: Sequence[str]) -> str:
-    arguments = [
-        command_tree.argument(it) for it in command.params if it.param_type_name == "argument"
-    ]
+    arguments = [_argument(it) for it in command.params if it.param_type_name == "argument"]
     panels: dict[str, list[str]] = {}
-    for param in command_tree.options(command):
+    for param in _options(command):
         if (row := _row(param)) not in without:
             panels.setdefault(param.rich_help_panel or _OTHERS, []).append(row)
     usage = " ".join([name, *(["[OPTIONS]"] if panels or shared else []), *arguments])
@@ -77,7 +79,7 @@ def _section(name: str, command: Any, shared: Sequence[str], without: Sequence[s
 
 
 def _rows(command: Any) -> list[str]:
-    return [_row(it) for it in command_tree.options(command)]
+    return [_row(it) for it in _options(command)]
 
 
 def _without_default(row: str) -> str:
@@ -88,7 +90,7 @@ def _without_default(row: str) -> str:
 
 def _row(param: Any) -> str:
     names = ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
-    if kind := command_tree.value_type(param):
+    if kind := _value_type(param):
         names += f" `{kind}`".replace("|", "\\|")
     meaning = _text(param.help or "")
     if param.multiple:
@@ -103,7 +105,7 @@ def _default(param: Any) -> str:
         return "required"
     if isinstance(param.show_default, str):
         return _text(param.show_default)
-    shown = command_tree.default(param).replace("|", "\\|")
+    shown = _shown_default(param).replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 
 
@@ -112,3 +114,55 @@ def _text(text: str) -> str:
     for mark, shown in (("\b\n", ""), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*")):
         text = text.replace(mark, shown)
     return text
+
+
+# -- commands ------------------------------------------------------------------------------
+
+
+def _commands() -> dict[str, Any]:
+    """Full name → command, in the order of the help; without groups and hidden commands."""
+    return dict(_below("bridge", typer.main.get_command(app)))
+
+
+def _options(command: Any) -> Iterator[Any]:
+    """The options of a command that its help shows, except ``--help``."""
+    for param in command.params:
+        hidden = getattr(param, "hidden", False) or param.name == "help"
+        if not hidden and param.param_type_name == "option":
+            yield param
+
+
+def _argument(param: Any) -> str:
+    """An argument as in a synopsis: in brackets if it is optional."""
+    name = str(param.metavar or param.name.upper())
+    return name if param.required or re.fullmatch(r"\[[^][]*\]", name) else f"[{name}]"
+
+
+def _value_type(param: Any) -> str:
+    """The type of an option's value, or its choices; "" for a flag."""
+    if param.metavar:
+        return str(param.metavar)
+    kind = param.type_descriptor
+    if kind.choices:
+        return "|".join(str(getattr(it, "value", it)) for it in kind.choices)
+    return {bool: "", int: "NUMBER", float: "NUMBER", Path: "PATH"}.get(kind.annotation, "TEXT")
+
+
+def _shown_default(param: Any) -> str:
+    """The default of an option as its help shows it; "" without one."""
+    if isinstance(param.show_default, str):
+        return param.show_default
+    value = param.default.value if isinstance(param.default, Enum) else param.default
+    if value is None or value is False or callable(value) or not param.show_default:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if command.hidden:
+        return
+    below: Mapping[str, Any] = getattr(command, "commands", {})
+    if not below:
+        yield name, command
+    for word, found in below.items():
+        yield from _below(f"{name} {word}", found)
