@@ -12,7 +12,7 @@ import pytest
 from e2e import bridge_process, certificate_approver, helm_chart
 from e2e.clusters.cluster import Cluster
 from e2e.installed_bridge import KINDS
-from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
+from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.workload_manifests import busybox
 from translators.object_accessors import condition_of
 
@@ -23,35 +23,17 @@ UNSERVED = ("BRG303", "error")
 
 
 @dataclass
-class Release:
-    """A release of the chart, whose nodes have the remote cluster behind them."""
+class Release(helm_chart.Release):
+    """A release that Helm installs and upgrades."""
 
-    home: Cluster
-    remote: Cluster
-    prefix: str
-    """Of the names of the nodes."""
-    place: str
-    """Namespace of the release."""
-    namespace: str
-    """Namespace of the workloads."""
-    image: str
     kubeconfig: str
     """Of the remote, without references to files."""
     identity: str = "service-account"
     """Of the bridges in the home cluster."""
 
-    def node(self, name: str) -> str:
-        return f"{self.prefix}-{name}"
-
     def upgrade(self, **states: str) -> None:
         """Installs or upgrades the release to these entries and their states, and waits."""
-        remotes = [
-            {"name": self.node(name), "kubeconfig": self.kubeconfig, "state": state}
-            for name, state in states.items()
-        ]
-        options = {"home-name": "e2e", "home-identity": self.identity}
-        defaults = {"replicas": 1, "bind": [self.namespace], "options": options}
-        values = {"image": self.image, "remotes": remotes, "defaults": defaults}
+        values = self.values_of(self.identity, {"kubeconfig": self.kubeconfig}, states)
         command = ("upgrade", "--install", "release", str(helm_chart.CHART), "--wait")
         done = self._helm(*command, "--timeout", HELM_TIMEOUT, values=values)
         assert done.returncode == 0, done.stderr
@@ -84,17 +66,6 @@ class Release:
 
     def remote_pods(self) -> dict[str, str]:
         return uids(get(self.remote, "pods", namespace=f"{self.namespace}-e2e"))
-
-    def nodes(self) -> set[str]:
-        """Short names of the nodes that exist."""
-        found = get(self.home, "nodes", selector="cluster-bridge.io/virtual-node")
-        names = {node["metadata"]["name"] for node in found}
-        return {
-            name.removeprefix(f"{self.prefix}-") for name in names if name.startswith(self.prefix)
-        }
-
-    def is_node_ready(self, name: str) -> bool:
-        return name in self.nodes() and is_ready(get_one(self.home, "node", self.node(name)))
 
     def run_pod(self, name: str) -> None:
         """A pod on the node, which runs afterwards."""
@@ -149,19 +120,13 @@ def release(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iter
     kubeconfig = helm_chart.portable_kubeconfig(remote)
     digits = node_name.rpartition("-")[2]
     place, namespace = f"bridges-{digits}", f"test-{digits}"
-    for name in (place, namespace):
-        create_namespace(home, name)
     found = Release(home, remote, node_name, place, namespace, loaded, kubeconfig)
-    try:
-        yield found
-    finally:
-        home.kubectl("delete", "poddisruptionbudgets", "--all", "-n", namespace)
-        found.uninstall()
-        for name in found.nodes():
-            leave = ("leave", found.node(name), "--yes", "--force")
-            bridge_process.run(*leave, "--kubeconfig", remote.kubeconfig, home=home)
-        for name in (place, namespace):
-            home.kubectl("delete", "namespace", name, "--wait=false")
+    with found.namespaces():
+        try:
+            yield found
+        finally:
+            home.kubectl("delete", "poddisruptionbudgets", "--all", "-n", namespace)
+            found.uninstall()
 
 
 def test_remotes_come_and_go_without_an_effect_on_others(release: Release) -> None:

@@ -8,20 +8,19 @@ import copy
 import json
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
 from bridge.node.lease_namespace import NAMESPACE
-from e2e import background_process, bridge_process, certificate_approver, helm_chart
+from e2e import background_process, certificate_approver, helm_chart
 from e2e.clusters import go_build, go_recipes
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.versions import ARGO_CD, DEFAULT_KUBERNETES, HELM_CONTROLLER, SOURCE_CONTROLLER
-from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_one, uids, wait_for
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 FLUX = MANIFESTS / "gitops" / "flux.yaml"
@@ -74,55 +73,21 @@ def defined(clusters: dict[str, Cluster]) -> Iterator[None]:
         home.kubectl("delete", "--ignore-not-found", "-f", "-", input=text, timeout=120)
 
 
-@dataclass(frozen=True)
-class Release:
-    """A release of the chart, whose nodes have the remote cluster behind them."""
-
-    home: Cluster
-    prefix: str
-    """Of the names of the nodes."""
-    place: str
-    """Namespace of the release."""
-    namespace: str
-    """Namespace of the workloads."""
-    image: str
-
-    def values(self, **states: str) -> Json:
-        """Values with these entries and their states."""
-        remotes = [
-            {"name": self.node(name), "existingSecret": SECRET, "state": state}
-            for name, state in states.items()
-        ]
-        options = {"home-name": "e2e", "home-identity": "node"}
-        defaults = {"replicas": 1, "bind": [self.namespace], "options": options}
-        return {
-            "image": self.image,
-            "remotes": remotes,
-            "defaults": defaults,
-            "offloadWebhook": True,
-        }
-
-    def node(self, name: str) -> str:
-        return f"{self.prefix}-{name}"
+class Release(helm_chart.Release):
+    """A release whose objects are applied without Helm."""
 
     def rendered(self, **states: str) -> list[Json]:
         """The objects as Argo CD has Helm render them, but for hooks and the namespace that the
         bridges of other tests share."""
+        values = self.values_of("node", {"existingSecret": SECRET}, states)
+        values["offloadWebhook"] = True
         command = (helm_chart.program(), "template", "bridges", MANIFESTS / "chart", "--no-hooks")
         # Without a cluster, Helm assumes its own Kubernetes version.
         version = ("--kube-version", DEFAULT_KUBERNETES)
         options = ("--namespace", self.place, "--values", "-", *version)
-        text = run(*command, *options, text=json.dumps(self.values(**states)))
+        text = run(*command, *options, text=json.dumps(values))
         found = filter(None, yaml.safe_load_all(text))
         return [document for document in found if document["kind"] != "Namespace"]
-
-    def is_node_ready(self, name: str) -> bool:
-        return is_ready(get_one(self.home, "node", self.node(name)))
-
-    def nodes(self) -> set[str]:
-        """The nodes that exist."""
-        found = uids(get(self.home, "nodes", selector="cluster-bridge.io/virtual-node"))
-        return {name for name in found if name.startswith(self.prefix)}
 
     def written(self, name: str) -> Json:
         """The fields that the bridge and the webhook write into objects of the release, once both
@@ -159,24 +124,18 @@ def run(*command: str | Path, text: str = "") -> str:
 def release(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iterator[Release]:
     """A release that is not installed yet; removed afterwards."""
     digits = node_name.rpartition("-")[2]
-    found = Release(home, node_name, f"bridges-{digits}", f"test-{digits}", loaded)
-    for name in (found.place, found.namespace):
-        create_namespace(home, name)
+    found = Release(home, remote, node_name, f"bridges-{digits}", f"test-{digits}", loaded)
     meta = {"name": SECRET, "namespace": found.place}
     content = {"kubeconfig": helm_chart.portable_kubeconfig(remote)}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": content}
-    home.kubectl("apply", "-f", "-", input=json.dumps(secret))
-    try:
-        with certificate_approver.approving(home):
-            yield found
-    finally:
-        delete = ("delete", "--ignore-not-found", "--wait=false", "-f", "-")
-        home.kubectl(*delete, input=listed(found.rendered(a="leaving", b="joined")))
-        for name in found.nodes():
-            leave = ("leave", name, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
-            bridge_process.run(*leave, home=home)
-        for name in (found.place, found.namespace):
-            home.kubectl("delete", "namespace", name, "--wait=false")
+    with found.namespaces():
+        home.kubectl("apply", "-f", "-", input=json.dumps(secret))
+        try:
+            with certificate_approver.approving(home):
+                yield found
+        finally:
+            delete = ("delete", "--ignore-not-found", "--wait=false", "-f", "-")
+            home.kubectl(*delete, input=listed(found.rendered(a="leaving", b="joined")))
 
 
 def documents(file: Path, namespace: str) -> list[Json]:
