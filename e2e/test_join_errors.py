@@ -13,7 +13,9 @@ import yaml
 
 from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
+from e2e.conftest import Bridged
 from e2e.kubectl import made_by_bridge
+from e2e.workload_manifests import web
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -132,3 +134,20 @@ def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
     assert code == 1
     assert "is the home cluster itself" in error
     assert made_by_bridge(home) <= before
+
+
+def test_join_under_another_home_name_ends_with_one_error(bridged: Bridged) -> None:
+    """It is rejected after its caches were filled."""
+    bridged.apply(web(bridged.node))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    assert bridged.bridge.stop() == 0
+    for _ in range(5):  # The defect depended on timing.
+        refused = bridge_process.run(
+            *("join", "--kubeconfig", bridged.bridge.remote.kubeconfig, "--name", bridged.node),
+            *("--home-name", "other", "--port", "0"),
+            home=bridged.bridge.home,
+        )
+        assert refused.returncode == 1
+        *steps, error = refused.stderr.splitlines()
+        assert "join with the previous ones, or remove the pods first" in error
+        assert [line for line in steps if not line.startswith(("✓ ", "! ", "… "))] == []

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from e2e import bridge_image
+from e2e.bench.pods.process_usage import processes
 from e2e.bridge_process import REGISTERED
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
@@ -27,7 +28,6 @@ from e2e.conftest import Bridged
 from e2e.disconnected_pod_networks import without_routes
 from e2e.installed_bridge import Install
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
-from e2e.pod_processes import processes
 from e2e.standby_replica import StandbyBridge, standby_bridge
 from e2e.test_relay import all_ready, deployment, files, service
 from e2e.workload_manifests import pod, shell

@@ -1,8 +1,4 @@
-"""VolumeSnapshots in a cluster: CustomResourceDefinitions, snapshot controller, and objects.
-
-Definitions and controller are those of released modules. At home the controller runs. In the
-remote, `served_by_driver` runs it and csi-snapshotter for volumes of the tests' CSI driver.
-"""
+"""VolumeSnapshots in a cluster: objects, and definitions and controller of released modules."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.bench import relay_forward
+from e2e.bench.pods.process_usage import processes
 from e2e.bench.relay_forward import NAMESPACE, NODE, SERVICE, Endpoints, Progress, Settings
 from e2e.bench.report import Report
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import get, get_one, wait_for
-from e2e.pod_processes import processes
 from e2e.workload_manifests import pod
 
 _THERE = f"{NAMESPACE}-{NODE}"

@@ -75,11 +75,6 @@ def lay_out(wheel: Path, folder: Path, cache: Path) -> tuple[Roots, ...]:
     return roots
 
 
-def base_digests(roots: tuple[Roots, ...]) -> dict[str, str]:
-    """Architecture → digest of its base."""
-    return {it.architecture.name: base_layer.layer(it.base)[1] for it in roots}
-
-
 def check_base(digests: Mapping[str, str]) -> None:
     """Compares the digests with the locked ones.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from e2e.clusters.cluster import API_SERVER, Cluster
 from e2e.clusters.native_control_plane import ETCD
+from e2e.kubectl import Json
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -71,3 +73,15 @@ class Servers:
     def cpu(self) -> Mapping[str, float]:
         """``CLUSTER COMPONENT`` → its CPU time so far, in seconds."""
         return {name: cpu_seconds(pid) for name, pid in self._pids.items()}
+
+
+def processes(pod: Json) -> list[int]:
+    """The process IDs of a pod's containers on this machine, even of an image without a shell. No
+    other pod on this machine may have the pod's name."""
+    host = f"HOSTNAME={pod['metadata']['name']}".encode()
+    found = []
+    for process in Path("/proc").glob("[1-9]*"):
+        with contextlib.suppress(OSError):
+            if host in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
