@@ -1,1 +1,1 @@
-"""The parts of `e2e.clusters` that need neither root nor a cluster."""
+"""The reads of `e2e.clusters` that need neither root nor a cluster."""

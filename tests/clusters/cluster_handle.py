@@ -8,11 +8,8 @@ from typing import cast
 from e2e.clusters.cluster import Backend, Cluster, Control
 
 
-def cluster_handle(
-    folder: Path, *, server: str = "https://192.0.2.1:6443", control: object = None
-) -> Cluster:
-    """A handle whose kubeconfig and kubectl are in ``folder``; ``control`` stands in for a
-    `Control`, as far as a test calls it."""
+def cluster_handle(folder: Path, *, server: str = "https://192.0.2.1:6443") -> Cluster:
+    """A handle whose kubeconfig and kubectl are in ``folder``."""
     return Cluster(
         name="home",
         backend=Backend.NATIVE,
@@ -25,5 +22,5 @@ def cluster_handle(
         service_cidr="192.0.2.192/26",
         host_address="192.0.2.254",
         kubectl_path=folder / "kubectl",
-        control=cast("Control", control),
+        control=cast("Control", None),
     )
