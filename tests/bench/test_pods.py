@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path
-from typing import Any, cast
-from unittest.mock import AsyncMock
+from typing import Any
 
 import orjson
 import pytest
 
-from e2e.bench.pods import burst, latency
+from e2e.bench.pods import burst
 from e2e.bench.pods.audit_log import BRIDGE, NODE, LogGone, Requests
-from e2e.bench.pods.benchmark_client import ApiFailed, BenchmarkClient
 from e2e.bench.pods.burst import Run
-from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
-from e2e.bench.pods.process_usage import account
+from e2e.bench.pods.pod_load import PodsLost, Shape
 
 
 def test_each_way_is_compared_with_those_that_do_less_round_by_round() -> None:
@@ -31,12 +27,6 @@ def test_each_way_is_compared_with_those_that_do_less_round_by_round() -> None:
     assert found["bridge.cpu_burst_ms"].median == 2.0
     assert "direct.cpu_burst_ms" not in found
     assert found["bridge.writes"].rounds == (4.0, 4.0, 4.0)
-
-
-def test_cpu_time_is_relative_to_the_bridge_with_the_least() -> None:
-    runs = [Run("least", 1.0, 1.0, cpu_burst_ms=1.5), Run("bridge", 1.0, 1.0, cpu_burst_ms=3.0)]
-    found = burst.report(Shape(pods=100), runs).figures
-    assert found["bridge.cpu_burst_of_least"].rounds == (2.0,)
 
 
 class Log:
@@ -150,52 +140,3 @@ def test_a_pod_that_was_made_twice_is_an_error(log: Log) -> None:
     assert run.writes == 3 * 2 / 2  # both sides read the same log here
     with pytest.raises(PodsLost, match="made 2 pods in the remote for 1"):
         burst.counted(Run("bridge", 1.0, 1.0), counts, 1)
-
-
-def test_a_process_has_used_time_and_memory() -> None:
-    found = account(os.getpid())
-    assert found.cpu > 0
-    assert found.peak >= found.resident > 1
-
-
-@pytest.mark.parametrize("node", [None, "virtual"])
-def test_pods_of_a_load_are_spread_over_namespaces_and_what_they_refer_to(node: str | None) -> None:
-    shape = Shape(pods=8, namespaces=2, references=2, secrets=1)
-    crowd = Crowd(cast("BenchmarkClient", None), "load", shape, node=node)  # it sends nothing
-    pods = [crowd.pod(number) for number in range(shape.pods)]
-    assert {namespace for namespace, _ in pods} == {"load-0", "load-1"}
-    shared = {
-        (namespace, volume["configMap"]["name"])
-        for namespace, body in pods
-        for volume in body["spec"]["volumes"]
-    }
-    assert len(shared) == 4
-    secrets = {body["spec"]["containers"][0]["envFrom"][0]["secretRef"]["name"] for _, body in pods}
-    assert secrets == {"shared-0"}
-    assert {body["spec"].get("nodeName") for _, body in pods} == {node}
-
-
-def test_steps_of_a_pod_are_compared_across_setups() -> None:
-    def steps(milliseconds: float) -> list[dict[str, float]]:
-        seconds = milliseconds / 1000
-        return [{"exists": seconds, "running": seconds, "gone": seconds}] * 3
-
-    ways = {"direct": (16, 20), "least": (20, 20), "bridge": (26, 24)}
-    taken = {way: [steps(one) for one in rounds] for way, rounds in ways.items()}
-    found = latency.report(3, taken).figures
-    assert found["bridge.gone_added_p50_ms"].rounds == pytest.approx((10, 4))
-    assert found["bridge.gone_p99_ms"].rounds == pytest.approx((26, 24))
-    assert found["bridge.exists_p50_of_least"].rounds == pytest.approx((1.3, 1.2))
-    # In the second round the least bridge added nothing, so there is no ratio of it.
-    assert found["bridge.gone_added_p50_of_least"].rounds == pytest.approx((2.5,))
-
-
-async def test_deletion_that_exceeds_the_server_timeout_is_retried() -> None:
-    api = AsyncMock()
-    api.call.side_effect = [ApiFailed("too slow", 504), ApiFailed("too slow", 504), {}]
-    crowd = Crowd(api, "load", Shape(pods=1))
-    await crowd.delete()
-    assert api.call.await_count == 3
-    api.call.side_effect = ApiFailed("no", 403)
-    with pytest.raises(ExceptionGroup):
-        await crowd.delete()
