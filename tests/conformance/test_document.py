@@ -15,19 +15,6 @@ def test_the_document_in_the_repository_is_up_to_date() -> None:
     )
 
 
-def test_conformance_tables_are_replaced_only_between_their_marks() -> None:
-    there = conformance_page.FILE.read_text()
-    made = conformance_page.renewed(there, {"[sig-node] a | b": "it asks the host"})
-    assert "| `[sig-node] a \\| b` | it asks the host |" in made
-    assert made.partition("<!-- made")[0] == there.partition("<!-- made")[0]
-    assert conformance_page.renewed(made, {"x": "y"}) == conformance_page.renewed(there, {"x": "y"})
-
-
-def test_a_document_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no '<!-- made by"):
-        conformance_page.renewed("# Conformance\n", {})
-
-
 def test_exceptions_are_reasons_with_their_tests() -> None:
     text = "- reason: >\n    two\n    lines\n  tests: ['[sig-node] a', b]\n"
     assert exceptions.load(text) == {"[sig-node] a": "two lines", "b": "two lines"}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from e2e.conformance.junit_results import Outcome
-from e2e.conformance.storage import CLASS, Storage
 from e2e.conformance.upstream_suite import Suite, SuiteFailed, focus
 from tests.clusters.cluster_handle import cluster_handle
 
@@ -79,20 +76,3 @@ def test_results_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
     _suite(tmp_path, GINKGO, []).run(["a"], title="real node", folder=folder, procs=1)
     with pytest.raises(SuiteFailed):
         _suite(tmp_path, "#!/bin/sh\n", []).run(["a"], title="x", folder=folder, procs=1)
-
-
-def test_the_tests_that_there_are_come_from_the_suite(tmp_path: Path) -> None:
-    assert _suite(tmp_path, GINKGO, []).names() == ["a"]
-
-
-@pytest.mark.parametrize("storage", Storage)
-def test_definition_of_the_driver_is_passed_to_the_suite(storage: Storage, tmp_path: Path) -> None:
-    # Without the definition, the listing is empty.
-    lists = f"#!/bin/sh\n[ $2 = --storage.testdriver={storage.definition} ] && echo ' x/a.go:1: a'"
-    suite = replace(_suite(tmp_path, GINKGO, [], lists), storage=storage.definition)
-    assert suite.names() == ["a"]
-    suite.run(["a"], title="real node", folder=tmp_path / "out", procs=1)
-    arguments = (tmp_path / "out" / "arguments").read_text().splitlines()
-    assert f"--storage.testdriver={storage.definition}" in arguments
-    definition = yaml.safe_load(storage.definition.read_text())
-    assert definition["StorageClass"] == {"FromExistingClassName": CLASS}

@@ -6,15 +6,14 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientWebSocketResponse, web
 
 from e2e.faults.faulty_proxy import Harm, Proxy, Rule
-from sync.kube.api_errors import ApiError, Conflict, Forbidden, KubeError, Unreachable
-from sync.kube.api_resources import CONFIG_MAPS, PODS
+from sync.kube.api_errors import Conflict, KubeError, Unreachable
+from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -65,17 +64,6 @@ async def client(proxy: Proxy) -> AsyncIterator[KubeClient]:
         yield made
 
 
-async def test_without_rules_all_arrives(api: FakeApi, proxy: Proxy) -> None:
-    async with client(proxy) as kube:
-        made = await kube.create(CONFIG_MAPS, CONFIG, namespace="default")
-        assert made["data"] == {"k": "v"}
-        page = await kube.list(CONFIG_MAPS, namespace="default")
-        assert [it["metadata"]["name"] for it in page.items] == ["a"]
-        await kube.delete(CONFIG_MAPS, "a", uid=made["metadata"]["uid"], namespace="default")
-        assert api.find(CONFIG_MAPS, "a", "default") is None
-    assert proxy.hits == 0
-
-
 async def test_it_answers_in_the_servers_place(api: FakeApi, proxy: Proxy) -> None:
     proxy.rules = (Rule(Harm.ANSWER, 1.0, frozenset({"POST"}), code=409),)
     async with client(proxy) as kube:
@@ -102,39 +90,6 @@ async def test_connections_die(api: FakeApi, proxy: Proxy, harm: Harm) -> None:
             await kube.list(CONFIG_MAPS, namespace="default")
         proxy.rules = ()
         await kube.list(CONFIG_MAPS, namespace="default")
-
-
-async def test_websockets_are_passed_on(api: FakeApi, proxy: Proxy) -> None:
-    """Messages of both directions, the subprotocol, and a rejection; rules do not apply."""
-
-    async def echo(request: web.BaseRequest) -> web.StreamResponse:
-        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
-        await socket.prepare(request)
-        async for message in socket:
-            await socket.send_bytes(b"\x01" + message.data[1:])
-        return socket
-
-    proxy.rules = (Rule(Harm.REFUSE, 1.0),)
-    api.route("GET", "/api/v1/namespaces/default/pods/a/exec", echo)
-    api.route("GET", "/api/v1/namespaces/default/pods/b/exec", rejected)
-
-    def connect(pod: str) -> AbstractAsyncContextManager[ClientWebSocketResponse[bool]]:
-        path = PODS.path(pod, namespace="default", subresource="exec")
-        return kube.websocket(path, query=[], protocol="v4.channel.k8s.io")
-
-    async with client(proxy) as kube:
-        async with connect("a") as socket:
-            assert socket.protocol == "v4.channel.k8s.io"
-            await socket.send_bytes(b"\x00input")
-            assert await socket.receive_bytes() == b"\x01input"
-        with pytest.raises(Forbidden):
-            async with connect("b"):
-                pass
-    assert proxy.hits == 0
-
-
-async def rejected(_: web.BaseRequest) -> web.StreamResponse:
-    return web.Response(status=403)
 
 
 async def lines(kube: KubeClient, *, count: int) -> list[bytes]:
@@ -170,20 +125,3 @@ async def test_watches(api: FakeApi, proxy: Proxy, harm: Harm, expected: object)
             got = await lines(kube, count=1)
     assert proxy.hits == 1
     assert expected(got, whole), got
-
-
-async def test_a_server_that_is_away_is_away(api: FakeApi, proxy: Proxy) -> None:
-    await api.stop()
-    async with client(proxy) as kube:
-        with pytest.raises(KubeError) as raised:
-            await kube.list(CONFIG_MAPS, namespace="default")
-    assert not isinstance(raised.value, ApiError)
-
-
-async def test_its_kubeconfig_believes_both_authorities_and_holds_no_other_address(
-    api: FakeApi, proxy: Proxy
-) -> None:
-    text = proxy.kubeconfig.read_text()
-    assert str(api.port) not in text
-    access = await load(KubeconfigRef(proxy.kubeconfig), side="remote")
-    assert access.server.startswith("https://127.0.0.1:")
