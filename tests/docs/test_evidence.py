@@ -75,18 +75,6 @@ def test_user_documentation_names_no_tests(page: Path) -> None:
     assert re.findall(r"\btest_\w+", page.read_text("utf-8")) == []
 
 
-def test_each_other_project_has_a_paragraph() -> None:
-    for tool in ("tensile-kube", "Liqo", "Admiralty", "virtual-kubelet", "Kosmos", "Karmada"):
-        assert f"**[{tool}](" in COMPARISON
-
-
-def test_each_kind_of_failure_has_a_row() -> None:
-    heads = " ".join(row[0] for row in rows(FAILURES))
-    for kind in ("Cut to the remote", "Cut to home", "Crash", "Upgrade", "Slow API server"):
-        assert f"**{kind}" in heads
-    assert heads.count("**Lost credential of") == 2
-
-
 def test_guaranteed_times_equal_the_asserted_ones() -> None:
     tree = ast.parse((REPOSITORY / "e2e" / "test_failure_modes.py").read_text("utf-8"))
     assigned = next(

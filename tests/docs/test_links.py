@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.docs import external_resources, links
+from e2e.docs import links
 from e2e.docs.generated_pages import DOCS, REPOSITORY
 
 DOCUMENTS = sorted(
@@ -51,51 +51,6 @@ def test_every_page_is_in_the_site() -> None:
     assert len(listed) == len({*listed})
     assert there <= {*listed}, "put it into nav in mkdocs.yml"
     assert {*listed} <= there
-
-
-def test_links_outside_code_are_parsed() -> None:
-    page = "a [b](c.md#d) `[no](x.md)` ![p](q.png)\n```\n[no](y.md)\n```\n[`code`](e.py)\n"
-    assert [(it.line, it.path, it.anchor) for it in links.links(page)] == [
-        (1, "c.md", "d"),
-        (1, "q.png", ""),
-        (5, "e.py", ""),
-    ]
-    assert links.Link(1, "https://example.com/#x").is_external
-    assert not links.Link(1, "#x").is_external
-
-
-@pytest.mark.parametrize(
-    ("heading", "anchor"),
-    [
-        ("Two or more bridges for one node", "two-or-more-bridges-for-one-node"),
-        ("`bridge rbac home`", "bridge-rbac-home"),
-        ("Home's API server: where?", "homes-api-server-where"),
-        ("A [link](x.md) & more", "a-link--more"),
-    ],
-)
-def test_anchors_equal_githubs(heading: str, anchor: str) -> None:
-    assert links.slug(heading) == anchor
-    assert links.heading_anchors(f"# {heading}\n```\n# no heading\n```") == [anchor]
-
-
-def test_explicit_anchors_are_found() -> None:
-    assert links.heading_anchors('## <a id="x1"></a>X1: a thing') == ["x1", "x1-a-thing"]
-
-
-def test_links_are_rewritten_or_removed() -> None:
-    page = "[a](b.md) [`c`](d.py)\n```\n[a](b.md)\n```"
-    changed = links.rewrite_links(page, lambda it: "z/" + it if it.endswith(".md") else None)
-    assert changed == "[a](z/b.md) `c`\n```\n[a](b.md)\n```"
-
-
-def test_external_resources_of_a_site_are_found(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no page"):
-        external_resources.external_addresses(tmp_path)
-    (tmp_path / "a.html").write_text(
-        "<link rel=canonical href=https://a.example><a href=https://b.example>b</a>"
-        "<script src=own.js></script><script src=//c.example/x.js></script>"
-    )
-    assert external_resources.external_addresses(tmp_path) == ["a.html: //c.example/x.js"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import ModuleType
 
 import pytest
 
@@ -30,27 +29,6 @@ def test_translation_page_names_no_code() -> None:
     assert len(words) > 200
     assert [it for it in words if re.search(r"\.py|^(sync|translators|bridge)\b|_[a-z]", it)] == []
     assert ".go" not in page
-
-
-@pytest.mark.parametrize(
-    ("docstring", "shown"),
-    [
-        ("Translates ``data``.", "The bridge translates `data`.\n"),
-        ("The rules of it\n(`other.module`): all.", "The rules of it: all.\n"),
-        ("As PodRequests (in types.go).", "As PodRequests.\n"),
-        ("All.\n\n`plan` is\npure.\n\nNone.", "All.\n\nNone.\n"),
-        ("All:\n- one\n  line\n- two", "All:\n\n- one line\n- two\n"),
-        ("| a |\n|---|\n| b |", "| a |\n|---|\n| b |\n"),
-    ],
-)
-def test_docstring_is_shown_without_code(docstring: str, shown: str) -> None:
-    module = ModuleType("module", docstring)
-    assert translation_page.docstring_for_users(module) == shown
-
-
-def test_docstring_that_needs_code_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the docstring names code"):
-        translation_page.docstring_for_users(ModuleType("module", "Calls `plan` once."))
 
 
 def test_options_show_their_type_and_default() -> None:

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 #: Functions and methods whose first or second argument is the name of an attribute.
 BY_NAME = {"getattr", "setattr", "delattr", "hasattr", "patch", "object"}
@@ -26,20 +24,6 @@ def private_names(source: str) -> Iterator[str]:
                 name = argument.value.rpartition(".")[2]
                 if name.startswith("_") and not name.startswith("__"):
                     yield f"{node.lineno}: {argument.value}"
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ('monkeypatch.setattr(module, "_name", 1)', ["1: _name"]),
-        ('monkeypatch.setattr("package.module._name", 1)', ["1: package.module._name"]),
-        ('getattr(client, "_handlers")', ["1: _handlers"]),
-        ('monkeypatch.setattr(module, "NAME", "_value")', []),
-        ('setattr(thing, "__doc__", "")', []),
-    ],
-)
-def test_private_name_in_a_call_is_found(source: str, found: list[str]) -> None:
-    assert list(private_names(source)) == found
 
 
 def test_tests_name_no_private_attribute() -> None:
