@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from e2e.audit.auditor import events
 from e2e.audit.copied_objects import check_copies, check_namespaces, references
 from e2e.audit.findings import GATE, Finding, Kind
 from e2e.audit.pod_history import History
@@ -503,10 +502,6 @@ def test_the_end_of_a_pod_that_was_deleted_there_may_be_unknown() -> None:
 
 
 # -- reading -----------------------------------------------------------------------------
-
-
-def test_events_are_read_one_a_line() -> None:
-    assert list(events(['{"a": 1}\n', '{"a": 2}\n', '{"cut'])) == [{"a": 1}, {"a": 2}]
 
 
 def test_unobserved_period_is_reported() -> None:

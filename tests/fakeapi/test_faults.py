@@ -1,14 +1,11 @@
-"""Faults meet what they are meant for, and no more."""
+"""The fake API server injects the faults of a test, and no others."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from aiohttp import web
 
 from sync.kube import api_errors
-from sync.kube.api_resources import CONFIG_MAPS, NODES, PODS
+from sync.kube.api_resources import CONFIG_MAPS, PODS
 from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
@@ -47,28 +44,3 @@ async def test_faults_distinguish_watches_from_lists(api: FakeApi, client: KubeC
     api.heal()
     async with client.stream(PODS.path(), query={"watch": "true"}):
         pass
-
-
-async def test_paused_requests_are_answered_later(api: FakeApi, client: KubeClient) -> None:
-    api.pause()
-    waiting = asyncio.create_task(client.list(NODES))
-    await api.until(lambda: api.requests("GET"))
-    assert not waiting.done()
-    api.resume()
-    await waiting
-
-
-async def test_tokens(api: FakeApi, client: KubeClient) -> None:
-    api.token = "good"
-    with pytest.raises(api_errors.Unauthorized):
-        await client.list(NODES)
-
-
-async def test_custom_routes(api: FakeApi, client: KubeClient) -> None:
-    async def logs(request: web.Request) -> web.Response:
-        return web.Response(text=f"lines of {request.query['container']}")
-
-    api.route("GET", "/api/v1/namespaces/*/pods/*/log", logs)
-    path = PODS.path("p", namespace="default", subresource="log")
-    async with client.stream(path, query={"container": "c"}) as response:
-        assert await response.text() == "lines of c"

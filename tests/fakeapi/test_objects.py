@@ -47,29 +47,12 @@ async def test_metadata_is_filled_in(client: KubeClient) -> None:
     assert "generation" not in meta
 
 
-async def test_generated_names_differ(client: KubeClient) -> None:
-    body: Object = {"metadata": {"generateName": "x-"}}
-    made = [await client.create(CONFIG_MAPS, body, namespace="default") for _ in range(2)]
-    assert made[0]["metadata"]["name"] != made[1]["metadata"]["name"]
-    assert all(name.startswith("x-") for name in names(made))
-
-
 async def test_one_counter_for_all_kinds(api: FakeApi) -> None:
     versions = [
         int(obj["metadata"]["resourceVersion"])
         for obj in (api.put(config_map("a")), api.put(node("n")), api.put(secret("s")))
     ]
     assert versions == list(range(versions[0], versions[0] + 3))
-
-
-async def test_namespaces_at_the_start(api: FakeApi) -> None:
-    assert names(api.objects(NAMESPACES)) == ["default", "kube-node-lease", "kube-system"]
-
-
-async def test_namespaces_need_not_exist() -> None:
-    server = FakeApi(namespaces_must_exist=False)
-    kind = server.store.registry.of(CONFIG_MAPS)
-    assert server.store.create(kind, "nope", config_map("a", "nope"))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -114,14 +113,6 @@ async def test_streaming_list(api: FakeApi, client: KubeClient) -> None:
         assert await events.recorded() == "ADDED b"
 
 
-async def test_streaming_list_without_the_feature_gate(api: FakeApi, client: KubeClient) -> None:
-    api.watches.streaming_lists = False
-    for query in (STREAMED, {"sendInitialEvents": "true"}, {"resourceVersionMatch": "Exact"}):
-        with pytest.raises(api_errors.Invalid):
-            async with watch(client, CONFIG_MAPS, **query):
-                pytest.fail("it was refused")
-
-
 async def test_bookmarks_are_sent_on_request(api: FakeApi, client: KubeClient) -> None:
     async with (
         watch(client, CONFIG_MAPS, allowWatchBookmarks="true") as one,
@@ -135,11 +126,6 @@ async def test_bookmarks_are_sent_on_request(api: FakeApi, client: KubeClient) -
         assert event["type"] == "BOOKMARK"
         assert event["object"]["kind"] == "ConfigMap"
         assert [await one.recorded(), await other.recorded()] == ["ADDED a", "ADDED a"]
-
-
-async def test_watch_ends_after_its_timeout(client: KubeClient) -> None:
-    async with watch(client, CONFIG_MAPS, timeoutSeconds="0.01") as events:
-        assert await events.ended()
 
 
 async def test_watch_from_a_compacted_version(api: FakeApi, client: KubeClient) -> None:
@@ -168,30 +154,3 @@ async def test_open_watches_expire_or_end(api: FakeApi, client: KubeClient) -> N
         api.end_watches(PODS)
         assert await other.ended()
     await api.until(lambda: not api.open_watches())
-
-
-async def test_muted_watches_send_events_later(api: FakeApi, client: KubeClient) -> None:
-    async with watch(client, CONFIG_MAPS) as events:
-        api.mute_watches()
-        api.put(config_map("a"))
-        with pytest.raises(TimeoutError):
-            await _within(events, 0.05)
-        api.unmute_watches()
-        assert await events.recorded() == "ADDED a"
-
-
-async def test_stop_breaks_all_connections(api: FakeApi, client: KubeClient) -> None:
-    port = api.port
-    async with watch(client, CONFIG_MAPS) as events:
-        await api.stop()
-        with pytest.raises(aiohttp.ClientError):
-            await events.recorded()
-    assert not api.open_watches()
-    await api.start()
-    assert api.port == port
-    await client.list(CONFIG_MAPS)
-
-
-async def _within(events: Events, seconds: float) -> str:
-    async with asyncio.timeout(seconds):
-        return await events.recorded()

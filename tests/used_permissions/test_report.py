@@ -163,13 +163,6 @@ def test_what_others_ask_does_not_count(folder: Path, passed_over: dict[str, Any
     assert not found.undeclared
 
 
-def test_the_table_has_every_right(folder: Path) -> None:
-    lines = list(report_of(folder, "home", line("watch", "services")).lines())
-    assert "       1  home: watch services" in lines
-    assert "  unused  remote: get pods/log" in lines
-    assert len(lines) == sum(1 for _ in used_permissions.all_grants())
-
-
 def test_reports_of_several_workers_add_up(folder: Path) -> None:
     found = report_of(folder, "home", line("list", "services", namespace="shop"))
     found.add(report_of(folder, "home", line("list", "services", namespace="blog")).as_json())
