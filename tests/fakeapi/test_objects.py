@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
 from sync.kube import api_errors
@@ -12,7 +9,6 @@ from sync.kube.api_resources import (
     CONFIG_MAPS,
     LEASES,
     NAMESPACES,
-    NODES,
     PODS,
     SECRETS,
     SERVICES,
@@ -21,9 +17,7 @@ from sync.kube.api_resources import (
 )
 from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi
-from tests.objects import config_map, node, pod, secret
-
-WIDGETS = Resource("example.test", "v1", "widgets", "Widget")
+from tests.objects import config_map, pod, secret
 
 
 async def put(client: KubeClient, resource: Resource, name: str, body: Object) -> Object:
@@ -45,14 +39,6 @@ async def test_metadata_is_filled_in(client: KubeClient) -> None:
     assert meta["creationTimestamp"] > "2026"
     assert int(meta["resourceVersion"]) > 1
     assert "generation" not in meta
-
-
-async def test_one_counter_for_all_kinds(api: FakeApi) -> None:
-    versions = [
-        int(obj["metadata"]["resourceVersion"])
-        for obj in (api.put(config_map("a")), api.put(node("n")), api.put(secret("s")))
-    ]
-    assert versions == list(range(versions[0], versions[0] + 3))
 
 
 @pytest.mark.parametrize(
@@ -80,32 +66,10 @@ async def test_body_that_contradicts_the_path_is_rejected(client: KubeClient) ->
             await client.create(CONFIG_MAPS, body, namespace="default")
 
 
-async def test_defaults_are_added(api: FakeApi) -> None:
-    spec = api.put(pod("a"))["spec"]
-    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
-    assert spec["serviceAccountName"] == "default"
-    assert spec["volumes"][0]["name"].startswith("kube-api-access-")
-    kept = api.put({**secret("s"), "stringData": {"k": "v"}})
-    assert kept["data"] == {"k": "dg=="}
-    assert "stringData" not in kept
-
-
 async def test_dry_run_stores_nothing(api: FakeApi, client: KubeClient) -> None:
     path = CONFIG_MAPS.path(namespace="default")
     await client.request("POST", path, query={"dryRun": "All"}, body=config_map("a"))
     assert api.find(CONFIG_MAPS, "a", "default") is None
-
-
-async def test_custom_resources(api: FakeApi, client: KubeClient) -> None:
-    with pytest.raises(api_errors.NotFound):
-        await client.list(WIDGETS)
-    api.register(WIDGETS)
-    body: Object = {"metadata": {"name": "w"}, "spec": {"size": 1}}
-    await client.create(WIDGETS, body, namespace="default")
-    assert names((await client.list(WIDGETS, fields="spec.size=1")).items) == ["w"]
-    with pytest.raises(api_errors.ApiError) as caught:
-        await client.patch(WIDGETS, "w", {}, namespace="default", kind="strategic")
-    assert caught.value.code == 415
 
 
 # -- update ------------------------------------------------------------------------------
@@ -264,75 +228,3 @@ async def test_namespace_is_removed_with_its_last_pod(api: FakeApi, client: Kube
         await client.create(CONFIG_MAPS, config_map("b", "ns"), namespace="ns")
     api.delete(PODS, "p", "ns", grace_seconds=0)
     assert api.find(NAMESPACES, "ns") is None
-
-
-async def test_removing_a_namespace_empties_it(api: FakeApi) -> None:
-    api.put(pod("p", "ns", node="n"))
-    api.remove(NAMESPACES, "ns")
-    assert api.objects(PODS) == []
-    assert api.find(NAMESPACES, "ns") is None
-
-
-async def test_delete_collection(api: FakeApi, client: KubeClient) -> None:
-    for name, app in (("a", "x"), ("b", "y")):
-        api.put(config_map(name, labels={"app": app}))
-    path = CONFIG_MAPS.path(namespace="default")
-    await client.request("DELETE", path, query={"labelSelector": "app=x"})
-    assert names(api.objects(CONFIG_MAPS)) == ["b"]
-
-
-# -- the rest ----------------------------------------------------------------------------
-
-
-async def test_reviews(api: FakeApi, client: KubeClient) -> None:
-    def allowed(spec: Object) -> bool:
-        return bool(spec["resourceAttributes"]["verb"] == "get")
-
-    api.api.authorize = allowed
-    api.api.authenticate = lambda token: {"username": "u"} if token == "good" else None
-
-    async def ask(path: str, spec: Object) -> Any:
-        return (await client.request("POST", path, body={"spec": spec}))["status"]
-
-    for kind in ("selfsubjectaccessreviews", "subjectaccessreviews"):
-        path = f"/apis/authorization.k8s.io/v1/{kind}"
-        assert (await ask(path, {"resourceAttributes": {"verb": "get"}}))["allowed"]
-        assert not (await ask(path, {"resourceAttributes": {"verb": "list"}}))["allowed"]
-    path = "/apis/authentication.k8s.io/v1/tokenreviews"
-    assert (await ask(path, {"token": "good"}))["user"] == {"username": "u"}
-    assert await ask(path, {"token": "bad"}) == {"authenticated": False}
-    assert api.writes() == []
-
-
-async def test_version_and_discovery(client: KubeClient) -> None:
-    assert (await client.request("GET", "/version"))["gitVersion"] == "v1.34.4"
-    found = await client.request("GET", "/apis/coordination.k8s.io/v1")
-    assert [resource["name"] for resource in found["resources"]] == ["leases"]
-
-
-async def test_direct_changes_are_not_logged(api: FakeApi, client: KubeClient) -> None:
-    api.put(config_map("a"))
-    api.update(CONFIG_MAPS, "a", {"data": {"k": "v"}}, "default")
-    await client.create(CONFIG_MAPS, config_map("b"), namespace="default")
-    (entry,) = api.writes()
-    assert (entry.method, entry.path) == ("POST", CONFIG_MAPS.path(namespace="default"))
-    assert entry.body["metadata"]["name"] == "b"
-    api.clear_log()
-    assert api.log == []
-
-
-async def test_until_waits_for_the_condition(api: FakeApi, client: KubeClient) -> None:
-    creating = asyncio.create_task(client.create(CONFIG_MAPS, config_map("a"), namespace="default"))
-    await api.until(lambda: api.find(CONFIG_MAPS, "a", "default"))
-    await creating
-    with pytest.raises(AssertionError, match="not true"):
-        await api.until(lambda: False, timeout=0.01)
-
-
-async def test_second_put_replaces_the_object(api: FakeApi) -> None:
-    first = api.put(node("n"))
-    second = api.put({**node("n"), "status": {"phase": "x"}})
-    assert second["metadata"]["uid"] == first["metadata"]["uid"]
-    assert second["status"] == {"phase": "x"}
-    assert api.put(second) == second
-    assert names(api.objects(NODES)) == ["n"]
