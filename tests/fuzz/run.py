@@ -58,6 +58,11 @@ MAX_PROBLEMS = 10
 _REMOTE_PATHS = re.compile(
     r"/api/v1/namespaces/default-home/pods/web/(log|exec|attach|portforward)"
 )
+#: The only headers that the remote may receive: those of an upgrade, and the bridge's own.
+_FORWARDED_HEADERS = re.compile(
+    r"host|user-agent|audit-id|accept|accept-encoding|authorization|connection|upgrade"
+    r"|x-stream-protocol-version|sec-websocket-[a-z-]+"
+)
 
 
 def chosen_seed() -> int:
@@ -133,16 +138,22 @@ class Arena:
     def forget_requests(self) -> list[str]:
         """Clears the logs of the fake clusters; returns what the remote may not have received."""
         wrong = [
-            f"the remote received {it.method} {it.path}"
+            f"the remote received {it.method} {it.target} with {it.headers}"
             for it in self.remote.requests
             if not _REMOTE_PATHS.fullmatch(it.path)
             or it.header_values("Authorization") != ["Bearer remote-credential"]
+            or not all(_FORWARDED_HEADERS.fullmatch(name.lower()) for name, _ in it.headers)
+            or not (it.path.endswith("portforward") or _containers(it) in (["app"], ["init"]))
         ]
         self.remote.requests.clear()
         self.reviews.token_reviews.clear()
         self.reviews.access_reviews.clear()
         self.home.clear_log()
         return wrong
+
+
+def _containers(request: UpgradeRequest) -> list[str]:
+    return [value for name, value in request.query if name == "container"]
 
 
 @asynccontextmanager

@@ -144,23 +144,3 @@ async def test_idle_connections_are_bounded_and_block_no_probe(two: Clusters) ->
         assert not opened[-1][0].at_eof()
         for _, writer in opened:
             writer.transport.abort()
-
-
-async def test_connection_is_closed_after_its_timeout(
-    two: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probe_server, "CONNECTION_TIMEOUT", 0.3)
-    port = free_port()
-    async with running_join(two, two.but(health_port=port)):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(SOON):
-            with contextlib.suppress(ConnectionError):
-                for byte in b"GET /livez HTTP/1.1\r\nX-Slow: " + b"a" * 10_000:
-                    writer.write(bytes([byte]))
-                    await writer.drain()
-                    await asyncio.sleep(0.01)
-                pytest.fail("a head that comes byte by byte is not ended")
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
-        assert await ask(port, "/livez") == (200, "ok\n")

@@ -15,7 +15,6 @@ from cryptography import x509
 
 from bridge.certificates.tls_key_pair import CertificateError, read_files, server_context
 from bridge.certificates.x509_builder import self_signed
-from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
 from sync.kube.api_resources import Object
@@ -281,7 +280,3 @@ async def test_ipv6_any_address_accepts_ipv4(harness: KubeletHarness) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.close()
     await server.stop(1.0)
-
-
-def test_text_of_an_http_error_is_its_message() -> None:
-    assert str(HttpError(404, "there is no such thing")) == "there is no such thing"

@@ -109,6 +109,12 @@ class World:
             return await unoffload_namespace(settings, notify=self.notified.append)
 
 
+def offload(world: World, namespace: str = "shop", policy: str = "burst") -> None:
+    """Labels the namespace as `bridge offload` does."""
+    labels = {offload_admission_patch.LABEL_OFFLOAD: policy}
+    world.home.update(NAMESPACES, namespace, {"metadata": {"labels": labels}})
+
+
 def _served(api: FakeApi, resource: Resource) -> bool:
     try:
         api.objects(resource)
@@ -158,11 +164,7 @@ async def test_second_policy_replaces_the_first(world: World) -> None:
 async def test_enforcement_stays_while_another_namespace_is_offloaded(world: World) -> None:
     world.serves_policies()
     world.namespace("blog")
-    world.home.update(
-        NAMESPACES,
-        "blog",
-        {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "burst"}}},
-    )
+    offload(world, "blog")
     await world.offload()
     assert (await world.unoffload())["others"] == ["blog"]
     assert len(world.ours()) == 2
@@ -222,8 +224,7 @@ async def test_list_shows_namespaces_with_the_mechanism(world: World) -> None:
     world.serves_policies()
     await world.offload(offloading=Offloading("burst", {"a": "b"}))
     world.namespace("blog")
-    labels = {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "remote-only"}}}
-    world.home.update(NAMESPACES, "blog", labels)
+    offload(world, "blog", "remote-only")
     others: Object = {"tiers": [], "podSelector": {}}
     shop = {"namespace": "shop", "policy": "burst", "nodeSelector": {"a": "b"}, **others}
     blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}, **others}
@@ -364,19 +365,11 @@ async def _post_review(config: Object, body: object) -> tuple[int, Object]:
 
 async def test_webhook_is_registered_while_a_namespace_is_offloaded(world: World) -> None:
     async with running(world) as run:
-        world.home.update(
-            NAMESPACES,
-            "shop",
-            {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "burst"}}},
-        )
+        offload(world)
         await run.registered()
         await world.unoffload()
         await run.gone()
-        world.home.update(
-            NAMESPACES,
-            "shop",
-            {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "burst"}}},
-        )
+        offload(world)
         await run.registered()
     assert world.ours() == [], "a clean stop takes it back"
 
@@ -397,16 +390,8 @@ def registered_url(world: World) -> str:
     return str(found["webhooks"][0]["clientConfig"].get("url", ""))
 
 
-def offload_shop(world: World) -> None:
-    world.home.update(
-        NAMESPACES,
-        "shop",
-        {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "burst"}}},
-    )
-
-
 async def test_stop_keeps_the_registration_of_another_process(world: World) -> None:
-    offload_shop(world)
+    offload(world)
     async with running(world) as run:
         await run.registered()
         register_another(world)
@@ -416,7 +401,7 @@ async def test_stop_keeps_the_registration_of_another_process(world: World) -> N
 async def test_registration_of_another_process_is_replaced_only_after_its_removal(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    offload_shop(world)
+    offload(world)
     async with running(world) as run:
         own = (await run.registered())["url"]
         register_another(world)
@@ -433,7 +418,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_stale_registration_is_replaced_on_start(world: World) -> None:
-    offload_shop(world)
+    offload(world)
     world.home.put(webhook_configuration.url_configuration(OTHER, b"theirs", "killed"))
     async with running(world):
         await world.home.until(
@@ -443,7 +428,7 @@ async def test_stale_registration_is_replaced_on_start(world: World) -> None:
 
 @pytest.mark.parametrize("what", ["removed", "url", "caBundle"])
 async def test_deleted_or_changed_registration_is_restored(world: World, what: str) -> None:
-    offload_shop(world)
+    offload(world)
     async with running(world) as run:
         before = await run.registered()
         if what == "removed":
@@ -472,8 +457,7 @@ def test_api_server_defaults_are_no_change() -> None:
 
 
 async def test_review_is_answered_with_the_patch_of_the_policy(world: World) -> None:
-    labels = {"labels": {offload_admission_patch.LABEL_OFFLOAD: "remote-only"}}
-    world.home.update(NAMESPACES, "shop", {"metadata": labels})
+    offload(world, policy="remote-only")
     pod: Object = {"metadata": {}, "spec": {"containers": []}}
     async with running(world) as run:
         config = await run.registered()
@@ -492,7 +476,7 @@ async def test_idle_connections_are_limited_and_do_not_block_reviews(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepted_connections, "MAX_WAITING", 8)
-    offload_shop(world)
+    offload(world)
     async with running(world) as run:
         config = await run.registered()
         port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
@@ -506,31 +490,8 @@ async def test_idle_connections_are_limited_and_do_not_block_reviews(
             writer.transport.abort()
 
 
-async def test_review_with_a_missing_body_times_out(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accepted_connections, "WAITING_TIMEOUT", 0.5)
-    offload_shop(world)
-    async with running(world) as run:
-        config = await run.registered()
-        port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
-        trust = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=trust, server_hostname="127.0.0.1"
-        )
-        writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        async with asyncio.timeout(SOON):
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
-        writer.transport.abort()
-
-
 async def test_new_certificate_is_registered_before_it_is_served(world: World) -> None:
-    world.home.update(
-        NAMESPACES,
-        "shop",
-        {"metadata": {"labels": {offload_admission_patch.LABEL_OFFLOAD: "burst"}}},
-    )
+    offload(world)
     async with (
         connect(world.settings.home, side="home", notify=world.notified.append) as home,
         asyncio.TaskGroup() as group,
