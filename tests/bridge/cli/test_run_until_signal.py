@@ -190,14 +190,6 @@ def test_full_disk_on_stderr_does_not_end_the_command(monkeypatch: pytest.Monkey
     assert ended.value.code == 1
 
 
-def test_run_returns_the_result() -> None:
-    async def command(stop: asyncio.Event) -> str:
-        assert not stop.is_set()
-        return "done"
-
-    assert run_until_signal.run(command) == "done"
-
-
 # -- signals -----------------------------------------------------------------------------
 
 
@@ -296,8 +288,6 @@ COMMANDS = {
     ),
     *("offload", "unoffload", "webhook"),
 }
-#: Commands that have commands, which have the examples.
-GROUPS = {"rbac", "volume"}
 #: The program of the relay agents, which has no documentation.
 HIDDEN = {"relay-pod"}
 
@@ -316,23 +306,6 @@ def test_help_lists_each_command(invoke: Invoke) -> None:
         for name in COMMANDS:
             assert re.search(rf"\b{name}\s+[A-Z]\w+ ", done.stdout), name
         assert not any(name in done.stdout for name in HIDDEN)
-
-
-def help_texts(group: Any) -> dict[str, str]:
-    """The help text of each command, including commands of groups."""
-    found: dict[str, str] = {}
-    for name, command in group.commands.items():
-        inner = help_texts(command) if hasattr(command, "commands") else {}
-        found |= {name: command.help or ""} | {f"{name} {it}": inner[it] for it in inner}
-    return found
-
-
-def test_help_paragraphs_have_no_line_breaks() -> None:
-    found = help_texts(typer.main.get_command(app))
-    assert "rbac home" in found
-    for name, text in found.items():
-        assert text, name
-        assert "\n" not in text.replace("\n\n", " "), name
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -409,12 +382,6 @@ def test_usage_error_is_json_with_output_json(invoke: Invoke) -> None:
         error = json.loads(done.stdout)["error"]
         assert error["exitCode"] == 2
         assert done.stderr.startswith(f"error: {error['message']}\n")
-
-
-def test_each_command_has_examples(invoke: Invoke) -> None:
-    for name in COMMANDS - GROUPS:
-        examples = invoke(name, "--help").stdout.partition("Examples:")[2]
-        assert examples.count(f"bridge {name}") >= 2, name
 
 
 def test_version_option_prints_the_version(invoke: Invoke) -> None:

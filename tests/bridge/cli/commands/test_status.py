@@ -109,23 +109,3 @@ def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
     assert invoke("dashboard", "--no-open", "--port", "8080").exit_code == 0
     assert home.calls[-1] == (None, False, 8080)
     assert invoke("dashboard", "--port", "70000").exit_code == 2
-
-
-def test_status_as_wide_and_name(invoke: Invoke, home: Home) -> None:
-    lines = invoke("status", "-o", "wide").stdout.splitlines()
-    assert lines[0].split() == [
-        "NAME",
-        "STATUS",
-        "PODS",
-        "CPU",
-        "MEMORY",
-        "VOLUMES",
-        "BRIDGE",
-        "KUBELET",
-        "REMOTE",
-    ]
-    assert lines[1].startswith(home.found[0]["name"])
-    assert invoke("status", "-o", "name").stdout == f"node/{home.found[0]['name']}\n"
-    done = invoke("status", "-o", "xml")
-    assert done.exit_code == 2
-    assert '"xml" is not a valid choice; use table, wide, name, json or yaml' in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -112,23 +111,6 @@ def test_stored_kubeconfig_that_is_missing_is_an_error(invoke: Invoke, upgrades:
     assert done.exit_code == 1
     assert "name one with --kubeconfig" in done.stderr
     assert upgrades.requests == []
-
-
-def test_help_shows_no_default_of_an_option_that_the_installation_records(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    lines = invoke("upgrade", "--help").stdout.splitlines()
-    shown = [re.findall(r"--[\w-]+|[Dd]efault: [^]│.]*", it) for it in lines if "efault: " in it]
-    assert shown == [
-        ["--yes", "Default: ask on a terminal"],
-        ["--kubeconfig", "Default: that of the installation"],
-        ["--context", "Default: its current context"],
-        ["--home-kubeconfig", "Default: as for kubectl"],
-        ["--home-context", "Default: its current context"],
-        ["--wait", "--no-wait", "default: wait"],
-        ["--timeout", "default: 3m"],
-    ]
 
 
 def test_argument_of_another_version_is_an_error(invoke: Invoke, upgrades: Upgrades) -> None:
