@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import NODE, EngineHarness
 from tests.sync.informer_harness import ChangeRecorder, caught_up, running_informer
+from tests.translators.test_remote_shapes import places, replaced
 from translators.pods import remote_pod
 
 CANARY = "canary-4711"
@@ -54,19 +53,6 @@ def deep(levels: int) -> Object:
     return found
 
 
-def places(whole: Any) -> Iterator[tuple[Any, ...]]:
-    """The paths of all parts of an object, at every depth."""
-    parts: list[tuple[tuple[Any, ...], Any]] = [((), whole)]
-    while parts:
-        path, part = parts.pop()
-        if path:
-            yield path
-        inside: list[tuple[Any, Any]] = list(part.items()) if isinstance(part, dict) else []
-        if isinstance(part, list):
-            inside = list(enumerate(part))
-        parts += [((*path, key), value) for key, value in reversed(inside)]
-
-
 def poisoned(rng: random.Random, name: str) -> Object:
     """A pod on the node with some replaced parts."""
     made = pod(name, node=NODE)
@@ -91,12 +77,8 @@ def poisoned(rng: random.Random, name: str) -> Object:
     kept = {("metadata",), ("metadata", "name"), ("metadata", "namespace"), ("spec", "nodeName")}
     for _ in range(PARTS):
         chosen = [it for it in places(made) if it not in kept and it[0] in ("spec", "metadata")]
-        *path, last = rng.choice([it for it in chosen if len(it) > 1])
-        target = made
-        for step in path:
-            target = target[step]
-        # A copy, because a value may itself be modified later.
-        target[last] = copy.deepcopy(rng.choice([*_WRONG, deep(DEEP)]))
+        path = rng.choice([it for it in chosen if len(it) > 1])
+        made = replaced(made, path, rng.choice([*_WRONG, deep(DEEP)]))
     return made
 
 

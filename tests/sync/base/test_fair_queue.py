@@ -23,22 +23,6 @@ def taken(queue: FairQueue[str], places: int = MANY) -> str:
     return " ".join(items)
 
 
-def test_groups_take_turns_and_keep_their_order() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
-        queue.add(item[0], item)
-    assert taken(queue) == "a1 b1 c1 a2 c2 a3"
-
-
-def test_item_waits_one_turn_beside_a_large_group() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for number in range(5000):
-        queue.add("crowd", f"{number}")
-    assert queue.take(MANY) == ("crowd", "0")
-    queue.add("alone", "me")
-    assert ("alone", "me") in (queue.take(MANY), queue.take(MANY))
-
-
 @pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2), (4, 3), (16, 12), (64, 48)])
 def test_single_group_holds_three_quarters_of_the_slots(places: int, most: int) -> None:
     queue: FairQueue[str] = FairQueue()

@@ -13,7 +13,6 @@ from sync.cache import watcher
 from sync.cache.informer import Informer
 from sync.cache.store import Key, Store
 from sync.cache.store_writer import StoreWriter
-from sync.cache.watch_event_decoder import LineSplitter
 from sync.cache.watcher import BrokenWatchError, Watcher
 from sync.kube import response_limits
 from sync.kube.api_errors import Gone, ResponseTooLarge
@@ -162,17 +161,6 @@ async def test_flood_of_events_lets_other_tasks_run(api: FakeApi, attack: str) -
         watching.cancel()
         await asyncio.wait([watching])
     assert steps.longest < 0.05, steps.what
-
-
-def test_splitter_keeps_what_has_not_ended() -> None:
-    rng, text = random.Random(4711), b"".join(b"%d" % n * (n % 7) + b"\n" for n in range(500))
-    lines, splitter, rest = [], LineSplitter(), text
-    while rest:
-        size = rng.randint(1, 40)
-        lines += splitter.feed(rest[:size])
-        rest = rest[size:]
-    assert lines == text.split()
-    assert splitter.partial == 0
 
 
 async def test_informer_survives_and_lists_again(

@@ -471,6 +471,7 @@ def test_lines_are_complete_wherever_chunks_are_cut(lines: list[bytes], cuts: li
     splitter = LineSplitter()
     found = [splitter.feed(data[begin:end]) for begin, end in itertools.pairwise(places)]
     assert [line for some in found for line in some] == lines
+    assert splitter.partial == 0
 
 
 async def test_last_contact_is_set_when_a_watch_begins(api: FakeApi, informer: Informer) -> None:

@@ -54,36 +54,18 @@ _DELETING = remote(phase="Failed", deleting=30)
 _IMAGES = {"cluster-bridge.io/carried-images": '{"main":"busybox:2"}'}
 
 _TABLE: dict[str, tuple[PodState, list[Any]]] = {
-    "nothing is there and nothing is done": (PodState(None, None), []),
     "a remote pod without a home pod is deleted": (
         PodState(None, remote(of=PREVIOUS_UID)),
         _ORPHAN,
-    ),
-    "one that is being deleted already is left to it": (
-        PodState(None, remote(of=PREVIOUS_UID, deleting=30)),
-        [],
     ),
     "a remote pod without an owner is deleted too": (
         PodState(None, {"metadata": {"uid": REMOTE_UID}}),
         [DeleteOrphan(uid=REMOTE_UID, home_uid=None)],
     ),
-    "a remote pod of a previous home pod is deleted": (
-        PodState(home(), remote(of=PREVIOUS_UID)),
-        _ORPHAN,
-    ),
-    "a new pod waits while that one ends": (
-        PodState(home(), remote(of=PREVIOUS_UID, deleting=30)),
-        [],
-    ),
     "which it shows where no kubelet confirms that end": (
         PodState(home(), remote(of=PREVIOUS_UID, deleting=30), eviction_seconds=0.0),
         [("status", None, "RemotePodTerminating")],
     ),
-    "also a pod that is being deleted waits for it": (
-        PodState(home(deleting=30), remote(of=PREVIOUS_UID, deleting=30)),
-        [],
-    ),
-    "a new pod is made": (PodState(home(), None), _CREATE),
     "one that can never fit has failed before it began": (
         PodState(home(asks="9"), None, remote_capacity={"cpu": 8000}),
         [("status", "Failed", "OutOfcpu")],
@@ -145,19 +127,6 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(home(policy="Never", marked=True), remote(phase="Pending", held=True)),
         [Ungate(REMOTE_UID, marked=True, gated=True)],
     ),
-    "one that went before that is asked for": (
-        PodState(home(policy="Never"), None, last_remote=remote(phase="Pending", held=True)),
-        [ConfirmAbsence()],
-    ),
-    "and made again, as it has not run": (
-        PodState(
-            home(policy="Never"),
-            None,
-            last_remote=remote(phase="Pending", held=True),
-            absence_confirmed=True,
-        ),
-        _CREATE,
-    ),
     "not where it was marked": (
         PodState(
             home(policy="Never", marked=True),
@@ -179,17 +148,9 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(home(marked=True), None, absence_confirmed=True),
         _CREATE,
     ),
-    "also while it was running": (
-        PodState(home(phase="Running", policy="OnFailure"), None, absence_confirmed=True),
-        _CREATE,
-    ),
     "but one that must not run twice has failed": (
         PodState(home(phase="Running", policy="Never"), None, absence_confirmed=True),
         [("status", "Failed", "RemotePodLost")],
-    ),
-    "absence is confirmed before it is reported": (
-        PodState(home(marked=True, policy="Never"), None),
-        [ConfirmAbsence()],
     ),
     "a pod that ended by itself has its last status": (
         PodState(
@@ -294,7 +255,6 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(home(phase="Running", deleting=25), None, last_remote=_DELETING),
         [_FAILED, RemoveHomePod()],
     ),
-    "a pod that never started goes at once": (PodState(home(deleting=30), None), [RemoveHomePod()]),
     "one that a finalizer keeps is not called pending for ever": (
         PodState(home(deleting=30, kept=True), None),
         [_FAILED, RemoveHomePod()],
@@ -338,10 +298,6 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
     "a terminal pod does not run again": (
         PodState(home(phase="Failed"), remote()),
         [Delete(REMOTE_UID, None)],
-    ),
-    "a terminal pod that has ended is left": (
-        PodState(home(phase="Failed"), remote(phase="Succeeded")),
-        [],
     ),
     "a terminal home pod without a remote pod is unchanged": (
         PodState(home(phase="Succeeded"), None),

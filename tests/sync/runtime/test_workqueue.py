@@ -55,75 +55,6 @@ async def test_repr_and_counters_of_a_queue() -> None:
     queue.close()
 
 
-async def test_key_added_many_times_is_processed_once() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    for _ in range(5):
-        queue.add("a")
-    assert await take(queue, 1) == ["a"]
-    assert len(queue) == 0
-
-
-async def test_keys_keep_their_order() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    for key in "cabca":
-        queue.add(key)
-    assert await take(queue, 3) == ["c", "a", "b"]
-
-
-async def test_key_in_process_is_not_handed_out() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    queue.add("a")
-    assert await queue.get() == "a"
-    queue.add("a")
-    queue.add("a")
-    queue.add("b")
-    assert await queue.get() == "b"
-    assert len(queue) == 0
-    queue.done("a")
-    assert await take(queue, 1) == ["a"]
-    assert len(queue) == 0
-
-
-async def test_waiting_worker_gets_an_added_key() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    waiting = asyncio.create_task(queue.get())
-    await turns()
-    queue.add("a")
-    assert await waiting == "a"
-
-
-async def test_cancelled_worker_loses_no_key() -> None:
-    """The worker is cancelled in the loop iteration that woke it: another worker must wake."""
-    queue: WorkQueue[str] = WorkQueue()
-    first = asyncio.create_task(queue.get())
-    await turns()
-    second = asyncio.create_task(queue.get())
-    await turns()
-    queue.add("a")
-    first.cancel()
-    assert await second == "a"
-    assert first.cancelled()
-
-
-async def test_cancelled_waiting_worker_is_not_woken() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    first, second = (asyncio.create_task(queue.get()) for _ in range(2))
-    await turns()
-    first.cancel()
-    queue.add("a")
-    assert await second == "a"
-
-
-async def test_worker_waits_on_if_another_took_the_key() -> None:
-    queue: WorkQueue[str] = WorkQueue()
-    woken = asyncio.create_task(queue.get())
-    await turns()
-    queue.add("a")
-    assert await queue.get() == "a"
-    queue.add("b")
-    assert await woken == "b"
-
-
 def test_earlier_of_two_times_counts() -> None:
     async def main() -> None:
         began, queue = now(), WorkQueue[str]()
@@ -168,19 +99,6 @@ def test_add_overrides_add_after() -> None:
         assert await take(queue, 1) == ["a"]
         await asyncio.sleep(20)
         assert len(queue) == 0
-
-    run_virtual(main)
-
-
-def test_key_delayed_while_in_process_is_due_at_its_time() -> None:
-    async def main() -> None:
-        queue, began = WorkQueue[str](), now()
-        queue.add("a")
-        key = await queue.get()
-        queue.add_after(key, 5)
-        queue.done(key)
-        assert await take(queue, 1) == ["a"]
-        assert now() == began + 5
 
     run_virtual(main)
 
