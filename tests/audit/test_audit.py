@@ -361,9 +361,6 @@ def test_what_a_pod_refers_to_is_found_at_any_depth() -> None:
     }
 
 
-# -- unmanaged objects -------------------------------------------------------------------
-
-
 def _written(part: str = "") -> list[Json]:
     return [{"manager": "cluster-bridge", "subresource": part}]
 
@@ -417,9 +414,6 @@ def test_at_home_the_bridge_writes_the_status_of_pods_and_nothing_else(home: lis
     home[0]["metadata"]["managedFields"] = _written()
     home[1]["metadata"]["managedFields"] = _written()
     assert len(list(check_home(home))) == 2
-
-
-# -- what pods went through --------------------------------------------------------------
 
 
 def _run(number: int, *, policy: str = "Never", phase: str = "Running") -> Json:
@@ -499,9 +493,6 @@ def test_the_end_of_a_pod_that_was_deleted_there_may_be_unknown() -> None:
     assert _history(removed, home=[_home("Failed", "RemotePodLost")]) == []
     (found,) = _history(removed, home=[_home("Failed", "Evicted")])
     assert found.kind is Kind.DISAGREES
-
-
-# -- reading -----------------------------------------------------------------------------
 
 
 def test_unobserved_period_is_reported() -> None:

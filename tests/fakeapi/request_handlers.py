@@ -63,8 +63,6 @@ class Api:
             raise _not_allowed()
         return _METHODS[entry.method](self, target, entry)
 
-    # -- methods --------------------------------------------------------------------------
-
     def get(self, target: Target, entry: LoggedRequest) -> Answer:
         if target.name is None:
             return 200, self.lister.answer(target.kind, target.namespace, entry.query)
@@ -139,8 +137,6 @@ class Api:
         details["uid"] = old["metadata"]["uid"]
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         return 200, {**status, "details": details}
-
-    # -- parts ----------------------------------------------------------------------------
 
     def _old(self, target: Target) -> Object:
         if target.name is None:

@@ -67,8 +67,6 @@ class FakeApi:
         for name in FIRST_NAMESPACES:
             self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
-    # -- lifecycle ------------------------------------------------------------------------
-
     @property
     def url(self) -> str:
         """Scheme, address and port."""
@@ -128,8 +126,6 @@ class FakeApi:
         self._running.set()
         self.unmute_watches()
 
-    # -- faults ---------------------------------------------------------------------------
-
     def fail(self, fault: Fault) -> Fault:
         """Adds a fault, which applies to matching requests from now on."""
         return self.faults.add(fault)
@@ -183,8 +179,6 @@ class FakeApi:
         """Serves matching requests (path as in `Fault`) with a handler of the test."""
         self._routes.append((method, path, handler))
 
-    # -- request log ----------------------------------------------------------------------
-
     def requests(self, method: str = "*", path: str = "*") -> list[LoggedRequest]:
         """The logged requests that match."""
         return [e for e in self.log if method in ("*", e.method) and fnmatchcase(e.path, path)]
@@ -219,8 +213,6 @@ class FakeApi:
                         poll = min(1.2 * poll, 0.25)
         except TimeoutError:
             raise AssertionError(f"not true within {timeout} s") from None
-
-    # -- acting as other users ------------------------------------------------------------
 
     def register(self, resource: Resource, *, status: bool = True) -> None:
         """Serves another resource, as a CustomResourceDefinition does."""
@@ -312,8 +304,6 @@ class FakeApi:
     def _notify(self, obj: Object) -> Object:
         self._changed.set()
         return copy(obj)
-
-    # -- requests -------------------------------------------------------------------------
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         entry = await http_messages.entry(request)

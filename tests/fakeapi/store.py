@@ -56,8 +56,6 @@ class Store:
         self._objects = {kind: dict(found) for kind, found in source._objects.items()}
         self.history.revision = source.history.revision
 
-    # -- reading ---------------------------------------------------------------------------
-
     def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """The stored object, not a copy."""
         return self._objects.get(kind, {}).get((namespace, name))
@@ -73,8 +71,6 @@ class Store:
         """The stored objects in list order: by namespace and name."""
         found = self._objects.get(kind, {})
         return [found[key] for key in sorted(found) if namespace is None or key[0] == namespace]
-
-    # -- writing --------------------------------------------------------------------------
 
     def create(self, kind: Kind, namespace: str, body: Object, *, dry: bool = False) -> Object:
         """Stores a new object. Raises ApiErrorResponse (404, 403, 409, 422, 400)."""
@@ -202,8 +198,6 @@ class Store:
             return
         if not there["metadata"].get("finalizers") and not self.contents(name):
             self.remove(kind, there)
-
-    # -- parts ----------------------------------------------------------------------------
 
     def _place(self, kind: Kind, namespace: str, obj: Object) -> None:
         """Fills apiVersion, kind and namespace in; raises if they contradict the path."""

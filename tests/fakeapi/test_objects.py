@@ -28,9 +28,6 @@ def names(objects: list[Object]) -> list[str]:
     return [obj["metadata"]["name"] for obj in objects]
 
 
-# -- create ------------------------------------------------------------------------------
-
-
 async def test_metadata_is_filled_in(client: KubeClient) -> None:
     sent = config_map("a")
     sent["metadata"] |= {"uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z"}
@@ -70,9 +67,6 @@ async def test_dry_run_stores_nothing(api: FakeApi, client: KubeClient) -> None:
     path = CONFIG_MAPS.path(namespace="default")
     await client.request("POST", path, query={"dryRun": "All"}, body=config_map("a"))
     assert api.find(CONFIG_MAPS, "a", "default") is None
-
-
-# -- update ------------------------------------------------------------------------------
 
 
 async def test_put_checks_the_version(api: FakeApi, client: KubeClient) -> None:
@@ -181,9 +175,6 @@ async def test_binding(api: FakeApi, client: KubeClient) -> None:
     assert bound["metadata"]["generation"] == 1
     with pytest.raises(api_errors.Conflict):
         await client.request("POST", path, body=body)
-
-
-# -- delete ------------------------------------------------------------------------------
 
 
 async def test_unbound_and_finished_pods_are_deleted_at_once(api: FakeApi) -> None:

@@ -21,8 +21,6 @@ from tests.child_process import child_process
 
 RUN_OPTIONS = {"seed": 7, "minutes": 30.0, "only": [], "took": 1800.0, "kubernetes": "1.34.4"}
 
-# -- which faults -------------------------------------------------------------------------
-
 
 def test_the_first_pass_has_each_fault_and_a_full_share_fifty_kills() -> None:
     faults = fault_list.FAULTS
@@ -37,9 +35,6 @@ def test_the_short_form_has_each_kind_of_fault() -> None:
     short = fault_list.short(fault_list.FAULTS)
     assert {fault.group for fault in short} >= {"bridge", "remote", "home", "answers", "by hand"}
     assert not any(fault.harms for fault in short)
-
-
-# -- what is counted ---------------------------------------------------------------------
 
 
 def trials() -> list[Trial]:
@@ -80,9 +75,6 @@ def test_the_table_of_the_docs_has_a_row_for_every_fault() -> None:
         assert f"| {fault.name} | {fault.what} |" in there, "run python -m e2e.faults table --write"
 
 
-# -- witnesses ---------------------------------------------------------------------------
-
-
 def witness(name: str, *, uid: str = "u", restarts: int = 0) -> Json:
     status = {"containerID": f"containerd://{restarts}", "restartCount": restarts}
     return {
@@ -101,8 +93,6 @@ def test_a_witness_that_was_touched_is_a_finding() -> None:
     [found] = compare(before, runs([witness(always, restarts=1), witness(never)]))
     assert found.subject == f"Pod {always}"
 
-
-# -- what faults are made with -----------------------------------------------------------
 
 _ECHO_SCRIPT = """
 import sys, time

@@ -224,9 +224,6 @@ def _listeners(started: dict[str, Any]) -> list[Listener]:
     ]
 
 
-# -- the run ---------------------------------------------------------------------------------
-
-
 async def fuzz(
     seed: int, requests: int, *, only: str = "", progress: Callable[[str], None] = lambda _: None
 ) -> Report:

@@ -79,8 +79,6 @@ class EngineHarness:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # -- the engine -----------------------------------------------------------------------
-
     @property
     def engine(self) -> Engine:
         """The running engine."""
@@ -209,8 +207,6 @@ class EngineHarness:
         revisions = [api.store.history.revision for api in (self.home, self.remote)]
         return (*revisions, *self.engine.watches)
 
-    # -- what was written -----------------------------------------------------------------
-
     def clear_logs(self) -> None:
         """Clears the request logs."""
         self.home.clear_log()
@@ -224,8 +220,6 @@ class EngineHarness:
             for entry in api.writes()
             if not entry.path.endswith("/events")
         ]
-
-    # -- home -----------------------------------------------------------------------------
 
     def pod(
         self,
@@ -263,8 +257,6 @@ class EngineHarness:
 
         await self.home.until(found)
         return found()
-
-    # -- the remote -----------------------------------------------------------------------
 
     def remote_pod(self, name: str = "a", namespace: str = REMOTE_NAMESPACE) -> Object | None:
         """The remote pod."""

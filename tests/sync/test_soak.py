@@ -40,8 +40,6 @@ class Mix:
         self.containers = 0
         self.before = snapshot(())
 
-    # -- users of home --------------------------------------------------------------------
-
     def make(self) -> None:
         """Creates a pod unless its name is used."""
         name = self.random.choice(NAMES)
@@ -87,8 +85,6 @@ class Mix:
         elif self.harness.home.find(kind, name, "default"):
             self.harness.home.delete(kind, name, "default")
 
-    # -- the remote -----------------------------------------------------------------------
-
     def kubelet(self, *, chance: float = 0.5) -> bool:
         """The remote's scheduler and kubelet advance some pods; returns whether any advanced."""
         for pod in self.harness.home.objects(PODS):
@@ -128,8 +124,6 @@ class Mix:
             name = self.random.choice(running)["metadata"]["name"]
             self.harness.remote.remove(PODS, name, REMOTE_NAMESPACE)
 
-    # -- faults ------------------------------------------------------------------
-
     def fail(self) -> None:
         """A few requests fail."""
         fault = Fault(
@@ -166,8 +160,6 @@ class Mix:
 
     def _either(self) -> FakeApi:
         return self.random.choice((self.harness.home, self.harness.remote))
-
-    # -- the mix --------------------------------------------------------------------------
 
     def step(self) -> None:
         """Runs one random step of another actor."""

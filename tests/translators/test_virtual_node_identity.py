@@ -34,9 +34,6 @@ def _named(template: str, home: str = "berlin") -> Identity:
     return Identity(home_id="0", home_name=home, node="burst", namespace_template=template)
 
 
-# -- namespaces --------------------------------------------------------------------------
-
-
 @given(dns_labels, dns_labels, st.sampled_from(_TEMPLATES))
 def test_mapped_namespace_is_a_valid_name(namespace: str, home: str, template: str) -> None:
     name = _named(template, home).remote_namespace(HomeNamespace(namespace))
@@ -120,9 +117,6 @@ def test_valid_template_is_accepted(template: str) -> None:
 def test_invalid_template_is_rejected(template: str) -> None:
     with pytest.raises(NamespaceTemplateError, match=re.escape(repr(template))):
         validate_namespace_template(template, home_name="berlin")
-
-
-# -- labels ------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=300))

@@ -83,9 +83,6 @@ async def ended(two: Clusters, **changes: Any) -> BaseException:
     return first_leaf(caught.value)
 
 
-# -- while it runs -----------------------------------------------------------------------
-
-
 async def test_join_registers_the_node_and_runs_and_serves_its_pods(two: Clusters) -> None:
     harness = EngineHarness(two.home, two.remote)
     async with running_join(two) as run:
@@ -231,9 +228,6 @@ async def test_annotation_has_all_files_of_the_kubeconfig_variable(
     remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
     files = [str(path), str(path.with_name("absent.yaml"))]
     assert remembered[node_object.ANNOTATION_KUBECONFIG] == os.pathsep.join(files)
-
-
-# -- the end -----------------------------------------------------------------------------
 
 
 async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
@@ -422,9 +416,6 @@ async def test_new_client_ca_is_used_without_a_restart(two: Clusters, tmp_path: 
         async with asyncio.timeout(SOON):
             while await status(run) != 200:  # noqa: ASYNC110  # the server does not report when it uses the CA
                 await asyncio.sleep(0.01)
-
-
-# -- failures ----------------------------------------------------------------------------
 
 
 async def test_failed_check_creates_nothing(two: Clusters) -> None:

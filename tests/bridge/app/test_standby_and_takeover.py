@@ -72,9 +72,6 @@ async def standby(two: Clusters) -> RunningJoin:
     return run
 
 
-# -- standing by -------------------------------------------------------------------------
-
-
 async def test_standby_reports_the_holder_and_writes_nothing(
     two: Clusters, harness: EngineHarness
 ) -> None:
@@ -132,9 +129,6 @@ async def test_outage_of_home_during_the_registration_does_not_end_the_join(
     two.home.faults.lift(outage)
     await run.wait_for_report("is registered")
     await run.end()
-
-
-# -- taking over -------------------------------------------------------------------------
 
 
 async def test_standby_takes_over_at_once_and_writes_only_changes(
@@ -261,9 +255,6 @@ async def test_successor_follows_the_network_mode_that_the_leader_recorded(two: 
         await second.end()
 
 
-# -- losing the lease --------------------------------------------------------------------
-
-
 async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
     two: Clusters, harness: EngineHarness
 ) -> None:
@@ -301,9 +292,6 @@ async def test_cut_to_home_stops_writes_to_the_remote_and_restarts_no_pod(
         two.home.resume()
         await two.remote.until(lambda: harness.config_map("conf"))
         assert sum("is registered" in line for line in run.reports) == 1
-
-
-# -- leaving -----------------------------------------------------------------------------
 
 
 def leaving(two: Clusters, *, force: bool) -> LeaveSettings:

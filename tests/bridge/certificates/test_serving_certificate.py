@@ -30,8 +30,6 @@ from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.bridge.kubelet.pki import Pki
 from tests.virtual_time_loop import run_virtual
 
-# -- self-signed --------------------------------------------------------------------------
-
 
 def test_renewal_time_is_at_70_to_90_percent_of_the_validity() -> None:
     pair = self_signed(NODE, [ADDRESS], now=START)
@@ -126,9 +124,6 @@ async def test_certificate_is_created_in_this_process_where_the_child_fails(
     monkeypatch.setattr(memory_savings, "CHILD_TIMEOUT", 0.5)
     pair = await serving_certificate.create_self_signed(NODE, [ADDRESS], START)
     assert not missing_names(pair, NODE, [ADDRESS])
-
-
-# -- files -------------------------------------------------------------------------------
 
 
 def copy_pair(pki: Pki, party: str, folder: Path) -> tuple[Path, Path]:

@@ -53,9 +53,6 @@ async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
     assert two.writes() == []
 
 
-# -- problems ----------------------------------------------------------------------------
-
-
 def _replaced(two: Clusters, user: Object, server: str = "") -> JoinSettings:
     path = two.settings.remote.path
     assert path is not None
@@ -311,9 +308,6 @@ async def test_expiry_of_client_certificate(two: Clusters, authority: Authority)
     [its] = [it for it in findings_of(found, "BRG104") if it.side == "remote"]
     assert its.severity is Severity.WARNING
     assert its.found.startswith("the client certificate is valid until")
-
-
-# -- the network -------------------------------------------------------------------------
 
 
 async def test_port_in_use_is_an_error(two: Clusters) -> None:

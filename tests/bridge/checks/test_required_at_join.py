@@ -67,9 +67,6 @@ async def error_of(settings: JoinSettings) -> str:
     return str(caught.value)
 
 
-# -- checks that pass --------------------------------------------------------------------
-
-
 async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
     two.home.put(
         config_map(
@@ -177,9 +174,6 @@ async def test_home_api_is_not_looked_up_without_tokens(two: Clusters) -> None:
 async def test_home_without_usable_api_address_is_rejected(two: Clusters) -> None:
     two.home.remove(ENDPOINT_SLICES, "kubernetes", "default")
     assert "--home-api-address HOST:PORT" in await error_of(two.settings)
-
-
-# -- errors ------------------------------------------------------------------------------
 
 
 def _missing_file(two: Clusters) -> JoinSettings:
@@ -298,9 +292,6 @@ async def test_each_error_is_one_sentence_and_writes_nothing(
     assert two.writes() == []
 
 
-# -- metrics source ----------------------------------------------------------------------
-
-
 def grant(two: Clusters, there: set[str]) -> None:
     """Sets the credential's permissions for ``kubelets`` and ``api``; ``served`` adds a metrics
     API."""
@@ -364,9 +355,6 @@ async def test_unusable_configured_metrics_source_is_an_error(
     assert two.writes() == []
 
 
-# -- timeouts ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("side", ["home", "remote"])
 @pytest.mark.parametrize("path", ["/version", REVIEWS, "*/kube-system"])
 async def test_unresponsive_server_is_named_within_limit(
@@ -410,9 +398,6 @@ async def test_unresponsive_credential_plugin_names_its_side(
     assert sentence.startswith(f"remote: no answer in {connection.CONNECT_SECONDS:.0f} s")
     assert "credential plugin" in sentence
     assert two.home.log == []
-
-
-# -- the bridge's address ----------------------------------------------------------------
 
 
 def routes(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> None:

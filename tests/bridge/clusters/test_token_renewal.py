@@ -240,8 +240,6 @@ async def test_token_that_cannot_be_kept_is_used_and_reported(
     assert "is kept in memory only (Read-only file system)" in caplog.text
 
 
-# -- keeping -----------------------------------------------------------------------------
-
 RENEWED = RenewedToken(origin_of("own"), "next", START, START + HOUR)
 
 

@@ -33,9 +33,6 @@ def seen(
     return observe(before, now, candidate="me_1", now=at, node_exists=served)
 
 
-# -- whether the Lease may be acquired ----------------------------------------------------
-
-
 def test_missing_lease_without_node_is_free() -> None:
     assert seen(None, None, 10.0, served=False).free_at == 10.0
 
@@ -85,9 +82,6 @@ def test_longer_lease_duration_is_respected() -> None:
     assert seen(None, election_lease.parse_lease(shorter), 10.0).free_at == 14.0
 
 
-# -- parsing -----------------------------------------------------------------------------
-
-
 def test_holder_name_is_one_printable_line() -> None:
     annotations = {election_lease.ANNOTATION_HOLDER: "host\n\x1b[31m (pid 5)" + "x" * 999}
     holder = election_lease.parse_lease(lease(annotations=annotations)).holder_name
@@ -106,9 +100,6 @@ def test_lease_name_is_a_valid_object_name() -> None:
     long, other = "a" * 252 + "b", "a" * 252 + "c"
     assert len(election_lease.election_lease_name(long)) <= 253
     assert election_lease.election_lease_name(long) != election_lease.election_lease_name(other)
-
-
-# -- patches -----------------------------------------------------------------------------
 
 
 def test_acquire_patch_has_observed_version_as_precondition() -> None:

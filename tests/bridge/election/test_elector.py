@@ -260,9 +260,6 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# -- one candidate -----------------------------------------------------------------------
-
-
 @on_virtual_time
 async def test_single_candidate_leads_at_once(home: Home) -> None:
     alone = Bridge(home, "alone")
@@ -348,9 +345,6 @@ async def test_lease_deleted_while_held_is_recreated(home: Home) -> None:
     assert (bridge.fence.is_open, bridge.lives) == (True, 1)
 
 
-# -- two candidates ----------------------------------------------------------------------
-
-
 async def _two(home: Home, *, ahead: float = 0.0) -> tuple[Bridge, Bridge]:
     """A leader and a standby."""
     one = Bridge(home, "one").start()
@@ -427,9 +421,6 @@ async def test_one_of_several_candidates_wins(home: Home) -> None:
         leader = next(it for it in several if it.fence.is_open)
         leader.kill()
         several.remove(leader)
-
-
-# -- partitions from home ----------------------------------------------------------------
 
 
 @on_virtual_time
@@ -546,9 +537,6 @@ async def test_lease_deleted_while_holder_is_partitioned_is_lost(home: Home) -> 
     await until(lambda: one.fence.is_open, within=2 * TAKEOVER)
 
 
-# -- a leave -----------------------------------------------------------------------------
-
-
 @on_virtual_time
 async def test_leave_ends_leader_and_standbys(home: Home) -> None:
     one, other = await _two(home)
@@ -578,9 +566,6 @@ async def test_candidate_after_killed_leave_waits_and_leads(home: Home) -> None:
     later = Bridge(home, "later").start()
     await until(lambda: later.fence.is_open, within=TAKEOVER)
     assert not election_lease.parse_lease(home.lease or {}).leaving
-
-
-# -- reachability of the remote ----------------------------------------------------------
 
 
 @on_virtual_time
@@ -629,9 +614,6 @@ async def test_requested_leader_that_reaches_remote_again_stays(home: Home) -> N
     await asyncio.sleep(2 * RENEW_SECONDS)
     assert first.fence.is_open
     assert not election_lease.parse_lease(home.lease or {}).requested_by
-
-
-# -- random events -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -131,9 +131,6 @@ def _named(answer: Object, kind: str) -> Object:
     return found
 
 
-# -- facts -------------------------------------------------------------------------------
-
-
 async def test_pod_that_can_run(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.two.home.put(objects.config_map("conf", data={"one": "1"}))
@@ -346,9 +343,6 @@ async def test_daemonset_template_is_rejected(looked: Looked) -> None:
     assert "--daemonsets=run" in answer["refusals"][0]["why"]
 
 
-# -- PersistentVolumeClaims --------------------------------------------------------------
-
-
 def _claim(phase: str = "Pending", **spec: object) -> Object:
     return {
         "apiVersion": "v1",
@@ -459,9 +453,6 @@ async def test_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Loo
     assert (await looked.answer())["state"] != "NotPlaced"
 
 
-# -- choice of the node ------------------------------------------------------------------
-
-
 async def test_node_that_fits_is_chosen(looked: Looked) -> None:
     """The first node by name is too small."""
     looked.node("also", cpu="100m")
@@ -502,9 +493,6 @@ async def test_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
     assert answer["state"] == "NotPlaced"
     assert answer["placement"]["obstacles"][0] == {"field": "node.status", "why": message}
     assert "1 cordoned" in answer["summary"]
-
-
-# -- report ------------------------------------------------------------------------------
 
 
 async def test_existing_copies_are_found(looked: Looked) -> None:
@@ -562,9 +550,6 @@ def test_object_without_a_pod_template_is_rejected() -> None:
     assert pod_of_manifest({"kind": "Deployment", "spec": {"template": {}}}) is None
 
 
-# -- with a running bridge ---------------------------------------------------------------
-
-
 async def test_explained_pod_equals_the_created_pod(two: Clusters) -> None:
     """Field by field, the bridge creates the pod that was explained."""
     two.home.put(objects.config_map("conf", data={"one": "1"}))
@@ -585,9 +570,6 @@ async def test_explained_pod_equals_the_created_pod(two: Clusters) -> None:
     assert answer["remote"]["podExists"] is True
     assert answer["state"] == "Waiting"
     assert [it["path"] for it in answer["differences"] if not it["rule"]] == []
-
-
-# -- recorded join options ---------------------------------------------------------------
 
 
 def test_recorded_join_options_round_trip() -> None:
@@ -629,9 +611,6 @@ def test_invalid_join_options_are_defaults(text: str) -> None:
     policy, known = join_record.read_policy(node, "f" * 16)
     assert not known
     assert policy == Policy(Identity("f" * 16, "ffffffff", "burst"), "")
-
-
-# -- who decides -------------------------------------------------------------------------
 
 
 async def test_report_names_the_scheduler_and_the_offloading_of_the_namespace(

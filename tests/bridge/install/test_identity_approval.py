@@ -172,9 +172,6 @@ async def test_approval_without_a_signature_is_an_error(world: World) -> None:
     await approval.step()
 
 
-# -- the whole installation ------------------------------------------------------------------------
-
-
 def _ready(world: World) -> object:
     """A rollout that is over at once, after one look at the requests."""
 

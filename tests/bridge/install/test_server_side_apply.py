@@ -224,9 +224,6 @@ async def test_new_credential_starts_a_rollout(home: Home) -> None:
     assert "annotations" in home.notified[1]
 
 
-# -- waiting -----------------------------------------------------------------------------
-
-
 async def test_rollout_is_done_when_pods_are_updated_and_node_is_ready(home: Home) -> None:
     await home.apply()
     home.runs()
@@ -367,9 +364,6 @@ async def test_crash_of_the_previous_revision_does_not_end_the_wait(home: Home) 
     await home.apply(replace(WANTED, image="image:2"))
     with pytest.raises(PreflightError, match="is not Ready after"):
         await home.waits()
-
-
-# -- leaving -----------------------------------------------------------------------------
 
 
 async def left(home: Home, *, force: bool = False) -> list[str]:

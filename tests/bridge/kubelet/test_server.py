@@ -202,9 +202,6 @@ async def test_long_command_is_accepted(harness: KubeletHarness) -> None:
     writer.close()
 
 
-# -- certificates ------------------------------------------------------------------------
-
-
 async def test_client_ca_can_be_replaced(harness: KubeletHarness) -> None:
     harness.server.renew(client_ca=harness.pki.other_ca_text)
     session = harness.session(token=None, cert="stranger")

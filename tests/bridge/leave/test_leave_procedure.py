@@ -180,9 +180,6 @@ def world(two: Clusters) -> World:
     return World(two)
 
 
-# -- a relay -----------------------------------------------------------------------------
-
-
 def slice_of(service: str, node: str = NODE) -> Object:
     """An EndpointSlice that routes home's Service to the bridge of that node."""
     identity = Identity(home_id="any", home_name="h", node=node)
@@ -253,9 +250,6 @@ async def test_malformed_join_options_do_not_prevent_leaving(world: World, value
     assert await world.leave()
 
 
-# -- the question ------------------------------------------------------------------------
-
-
 async def test_confirmation_lists_all_objects_before_any_write(world: World) -> None:
     world.workload()
     world.answer = False
@@ -305,9 +299,6 @@ async def test_long_lists_are_truncated(world: World, monkeypatch: pytest.Monkey
         "remote: Namespace n0, if otherwise empty",
         "remote: Namespace: 4 more, if otherwise empty",
     ]
-
-
-# -- refusals ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ago", [0.0, LEASE_SECONDS - 15.0, -30.0], ids=["now", "late", "ahead"])
@@ -373,9 +364,6 @@ async def test_kubeconfig_of_another_cluster_is_rejected(world: World, tmp_path:
 async def test_forbidden_home_is_a_one_line_error(world: World) -> None:
     world.two.home.fail(Fault("GET", "/api/v1/nodes/*", code=403))
     assert "ask the cluster's administrator for that permission" in await world.refused()
-
-
-# -- the removal -------------------------------------------------------------------------
 
 
 async def test_leave_removes_managed_objects_from_both_clusters(world: World) -> None:
@@ -525,9 +513,6 @@ async def test_managed_service_is_deleted(world: World) -> None:
     assert world.two.remote.objects(SERVICES) == []
 
 
-# -- a remote that cannot be reached -----------------------------------------------------
-
-
 async def test_unreachable_remote_is_an_error_before_any_write(world: World) -> None:
     world.workload()
     await world.two.remote.stop()
@@ -582,9 +567,6 @@ async def test_unreachable_home_names_the_alternative(world: World) -> None:
     assert "bridge prune --kubeconfig" in await world.refused()
 
 
-# -- pods that do not end ----------------------------------------------------------------
-
-
 async def test_wait_for_pods_times_out(world: World) -> None:
     world.workload()
     world.two.remote.bind("web", "worker", REMOTE_NAMESPACE)
@@ -595,9 +577,6 @@ async def test_wait_for_pods_times_out(world: World) -> None:
     assert await world.leave(replace(world.settings, timeout=0.05, force=True))
     assert marked(world.two.home) == []
     assert f"remote: Pod {REMOTE_NAMESPACE}/web: may be left" in world.notified
-
-
-# -- workloads that stay -----------------------------------------------------------------
 
 
 async def test_keep_workloads_leaves_the_remote_unchanged_and_cleans_home(world: World) -> None:
@@ -622,9 +601,6 @@ async def test_keep_workloads_is_refused_while_a_bridge_serves_the_node(world: W
     world.two.home.put(lease(holder=NODE))
     keep = replace(world.to(None, force=True), keep_workloads=True)
     assert "stop it with Ctrl-C and leave again" in await world.refused(keep)
-
-
-# -- what comes while the question stands ------------------------------------------------
 
 
 async def test_objects_created_after_the_confirmation_are_removed(world: World) -> None:
@@ -674,9 +650,6 @@ async def test_objects_that_keep_appearing_are_an_error(world: World) -> None:
     assert world.two.home.find(NODES, NODE), "leaving again goes on"
 
 
-# -- several virtual nodes of one home ---------------------------------------------------
-
-
 async def test_namespace_used_by_another_node_stays_until_that_node_leaves(
     world: World,
 ) -> None:
@@ -705,9 +678,6 @@ async def test_handed_over_namespace_stays(world: World) -> None:
     remote.update(NAMESPACES, REMOTE_NAMESPACE, handed)
     assert await world.leave()
     assert f"remote: namespace {REMOTE_NAMESPACE} stays: it was handed over" in world.notified
-
-
-# -- drain -------------------------------------------------------------------------------
 
 
 def daemon(name: str) -> Object:
@@ -812,9 +782,6 @@ async def test_drain_with_a_serving_bridge_asks_to_stop_it_afterwards(
     assert marked(home) == marked(remote) == []
 
 
-# -- the certificate ---------------------------------------------------------------------
-
-
 def requested(name: str, signer: str = "kubernetes.io/kubelet-serving") -> Object:
     """A CertificateSigningRequest."""
     return {
@@ -883,9 +850,6 @@ async def test_renewed_token_is_deleted_unless_another_node_may_use_it(
     assert kept.exists() == shared
 
 
-# -- namespaces that home did not record -------------------------------------------------
-
-
 @pytest.mark.parametrize("recorded", [True, False])
 async def test_only_recorded_namespaces_are_deleted(
     world: World, recorded: bool, client_for: ClientFor
@@ -923,9 +887,6 @@ async def test_forbidden_deletion_of_a_csr_is_reported(world: World) -> None:
     world.two.home.fail(Fault("DELETE", "*/certificatesigningrequests/*", code=403))
     assert await world.leave()
     assert any(f"CertificateSigningRequest {name} stays" in line for line in world.notified)
-
-
-# -- interrupted -------------------------------------------------------------------------
 
 
 def marked(api: FakeApi) -> list[str]:

@@ -185,9 +185,6 @@ def node_writes(api: FakeApi) -> list[str]:
     return [entry.method for entry in api.writes(f"/api/v1/nodes/{NAME}*")]
 
 
-# -- register ----------------------------------------------------------------------------
-
-
 async def test_register_creates_node_with_remote_capacity(
     home_api: FakeApi, node: NodeController
 ) -> None:
@@ -286,9 +283,6 @@ async def test_register_rejects_unmanaged_node(
     assert home_api.find(LEASES, NAME, LEASE_NAMESPACE) is None
     await node.release()
     assert home_api.find(LEASES, NAME, LEASE_NAMESPACE) is None
-
-
-# -- status ------------------------------------------------------------------------------
 
 
 async def test_burst_of_changes_is_one_status_write(
@@ -513,9 +507,6 @@ def watches(api: FakeApi) -> int:
     return sum(entry.watch for entry in api.log)
 
 
-# -- labels, annotations, taints ---------------------------------------------------------
-
-
 def spec_taints(api: FakeApi) -> list[Object]:
     """The taints that the API server's admission did not add."""
     found = api.get(NODES, NAME)["spec"].get("taints") or []
@@ -597,9 +588,6 @@ async def test_shared_labels_follow_remote_nodes(
         await home_api.until(lambda: label() == "a")
         joined(remote_api, worker("w2"))
         await home_api.until(lambda: label() is None)
-
-
-# -- repair of the Node and the Lease ----------------------------------------------------
 
 
 async def test_work_of_a_write_does_not_grow_with_the_nodes(
@@ -782,9 +770,6 @@ async def test_pending_status_is_written_when_home_is_back(
         await asyncio.sleep(5 * SETTLE)
         await home_api.start()
         await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "6")
-
-
-# -- the end -----------------------------------------------------------------------------
 
 
 async def test_lease_is_released_at_the_end(home_api: FakeApi, node: NodeController) -> None:

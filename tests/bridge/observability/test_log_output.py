@@ -133,9 +133,6 @@ def test_configuration_replaces_earlier_handlers(monkeypatch: pytest.MonkeyPatch
     assert lines == ["once"]
 
 
-# -- outputs that block ------------------------------------------------------------------
-
-
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     """The two ends of a pipe."""
@@ -206,9 +203,6 @@ def test_lines_are_dropped_and_counted_while_the_disk_is_full(
     )
     assert then.endswith(" the next one")
     assert capsys.readouterr().err == ""
-
-
-# -- JSON --------------------------------------------------------------------------------
 
 
 def objects(shown: Shown) -> list[dict[str, Any]]:

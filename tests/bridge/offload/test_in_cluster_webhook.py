@@ -54,9 +54,6 @@ async def served(keeper: CertificateKeeper) -> bytes:
     return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
-# -- the rule ----------------------------------------------------------------------------
-
-
 def _made(at: datetime, host: str = HOST) -> RotatedCertificate:
     pair = x509_builder.self_signed(f"a-{at:%s}", [host], now=at)
     return RotatedCertificate(pair, at, at + LIFETIME)
@@ -121,9 +118,6 @@ def test_next_change_is_at_renewal_settling_or_expiry() -> None:
         webhook_certificate.seconds_until_change([_made(due), old], due)
         == webhook_certificate.SETTLED.total_seconds()
     )
-
-
-# -- the replicas ------------------------------------------------------------------------
 
 
 class World:

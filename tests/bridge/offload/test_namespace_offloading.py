@@ -299,9 +299,6 @@ def test_policy_and_webhook_cannot_block_a_cluster() -> None:
     assert hook["sideEffects"] == "None"
 
 
-# -- the webhook -------------------------------------------------------------------------
-
-
 class Running:
     """A running webhook."""
 

@@ -291,9 +291,6 @@ def queries(two: Clusters) -> list[tuple[str, dict[str, str]]]:
     return [(entry.path, dict(entry.query)) for entry in found]
 
 
-# -- without kubelets --------------------------------------------------------------------
-
-
 def metrics_api(two: Clusters, *namespaces: str, cpu: str = "250m") -> None:
     """A remote without the right to ask kubelets, and with a metrics API, of all namespaces or of
     these."""

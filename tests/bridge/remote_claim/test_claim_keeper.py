@@ -89,9 +89,6 @@ def uids(two: Clusters) -> dict[str, str]:
     }
 
 
-# -- a home that was restored or cloned --------------------------------------------------
-
-
 async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_path: Path) -> None:
     async with running_join(two):
         await running(two, "old")
@@ -216,9 +213,6 @@ async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     assert uids(two) == before
 
 
-# -- one home ----------------------------------------------------------------------------
-
-
 async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clusters) -> None:
     first = start_join(two.settings)
     await first.wait_for_report("is registered")
@@ -298,9 +292,6 @@ async def test_a_remote_that_was_cut_off_is_not_written_to_before_the_claim_is_r
         assert not [it for it in two.remote.writes() if "/leases" not in it.path]
         two.remote.heal(away)
         await two.remote.until(lambda: "late" in uids(two))
-
-
-# -- to leave ----------------------------------------------------------------------------
 
 
 def leaving(two: Clusters, *, keep_workloads: bool = False) -> LeaveSettings:

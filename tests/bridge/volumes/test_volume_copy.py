@@ -85,9 +85,6 @@ async def test_progress_counts_all_bytes(world: VolumeWorld) -> None:
     assert verifying.total == found.size
 
 
-# -- rejections --------------------------------------------------------------------------
-
-
 def untouched(world: VolumeWorld) -> bool:
     return not any(world.target.iterdir()) and not world.pods() and not world.scripts
 
@@ -188,9 +185,6 @@ async def test_incomplete_copy_is_no_source(world: VolumeWorld) -> None:
     with pytest.raises(ScriptFailed, match="the volume is an incomplete copy"):
         await world.copy()
     assert not any(world.target.iterdir())
-
-
-# -- failures ----------------------------------------------------------------------------
 
 
 async def copy_fails(world: VolumeWorld, message: str) -> None:

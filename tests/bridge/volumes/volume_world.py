@@ -109,8 +109,6 @@ class VolumeWorld:
         )
         return await copying.run(overwrite=overwrite)
 
-    # -- kubelets ----------------------------------------------------------------------------
-
     @contextlib.asynccontextmanager
     async def acting(self) -> AsyncIterator[None]:
         """Kubelets act whenever something changes while the block runs."""
@@ -135,8 +133,6 @@ class VolumeWorld:
             ready = [{"type": "Ready", "status": "True"}]
             status = {"status": {"phase": "Running", "conditions": ready}}
             self.home.update(PODS, meta["name"], status, meta["namespace"])
-
-    # -- exec --------------------------------------------------------------------------------
 
     async def _exec(self, request: web.BaseRequest) -> web.StreamResponse:
         """Runs the command in this machine's shell, with the directory of the pod's volume."""

@@ -43,9 +43,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> ShortenedBackoff:
     return ShortenedBackoff(monkeypatch)
 
 
-# -- list --------------------------------------------------------------------------------
-
-
 async def test_synced_is_set_after_handlers_of_the_first_list(
     api: FakeApi, informer: Informer
 ) -> None:
@@ -131,9 +128,6 @@ async def test_refresh_ignores_lists_that_began_earlier_or_failed(
             await second
         lists = [it for it in api.requests("GET", "/api/v1/configmaps") if not it.watch]
         assert len(lists) == 4
-
-
-# -- watch -------------------------------------------------------------------------------
 
 
 async def test_handlers_receive_the_old_and_the_new_object(
@@ -269,9 +263,6 @@ async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> 
     await api.until(lambda: not api.open_watches())
     left = [task.get_coro() for task in asyncio.all_tasks()]
     assert not [coro for coro in left if "Informer" in repr(coro)]
-
-
-# -- responses to the bridge's own writes ------------------------------------------------
 
 
 async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer: Informer) -> None:
@@ -455,9 +446,6 @@ async def test_stale_deletion_from_the_selection_is_skipped(
         api.unmute_watches()
         await caught_up(api, informer)
         assert recorded.take() == ["+a", "~a"]
-
-
-# -- parts -------------------------------------------------------------------------------
 
 
 @given(

@@ -44,9 +44,6 @@ def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
 
 
-# -- connections that break --------------------------------------------------------------
-
-
 async def test_broken_watch_continues_without_a_list(api: FakeApi, informer: Informer) -> None:
     api.put(config_map("gone"))
     recorded = ChangeRecorder(informer)
@@ -287,9 +284,6 @@ async def test_error_event_other_than_410_backs_off_without_a_list(
         assert all(entry.watch for entry in api.log)
 
 
-# -- expired resource versions -----------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "in_stream", [True, False], ids=["as an event of the stream", "as the answer's code"]
 )
@@ -397,9 +391,6 @@ async def test_server_restored_from_a_backup_is_listed_again(
         assert kept["data"] == {"k": "old"}
         api.put(config_map("kept", data={"k": "newer"}))
         await api.until(lambda: recorded.take() == ["~kept"])
-
-
-# -- callbacks and timeouts that meet ----------------------------------------------------
 
 
 async def test_two_rewatches_in_consecutive_loop_turns_request_one_watch(
@@ -522,9 +513,6 @@ async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
         await caught_up(api, informer)
         assert informer.store.get(Key("default", "a"))
         assert informer.error is None
-
-
-# -- malformed responses -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

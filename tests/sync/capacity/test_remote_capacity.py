@@ -95,9 +95,6 @@ def _allocatable(offer: CapacityAggregator) -> dict[str, str]:
     return offer.current().capacity.allocatable
 
 
-# -- what counts -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("pod", "cpu", "pods"),
     [
@@ -184,9 +181,6 @@ def test_largest_pod_counts_a_node_that_does_not_exist_yet() -> None:
     assert _offer(limits=limits).current().largest == "cpu=32,memory=64Gi"
 
 
-# -- quotas ------------------------------------------------------------------------------
-
-
 def test_a_quota_bounds_the_node_while_all_our_pods_are_under_one() -> None:
     offer = _offer()
     offer.quota_changed(None, _quota("a-h", cpu="2"))
@@ -227,9 +221,6 @@ def test_exhausted_quota_is_named() -> None:
     assert offer.current().exhausted is None
 
 
-# -- notifications -----------------------------------------------------------------------
-
-
 def test_handlers_are_called_only_if_the_capacity_changes() -> None:
     node, pod = _node(), _pod(cpu="1")
     offer = _offer(node, pods=[pod])
@@ -246,8 +237,6 @@ def test_handlers_are_called_only_if_the_capacity_changes() -> None:
     offer.node_changed(node, _node(ready=False))
     assert len(changes) == 3
 
-
-# -- any order ---------------------------------------------------------------------------
 
 _requests = st.fixed_dictionaries(
     {},
@@ -371,9 +360,6 @@ def _is_mapped(pod: Object) -> bool:
     return str(pod["metadata"]["namespace"]).endswith("-h")
 
 
-# -- size --------------------------------------------------------------------------------
-
-
 def test_ten_thousand_unmanaged_pods_cost_few_megabytes() -> None:
     offer = _offer()
     tracemalloc.start()
@@ -388,9 +374,6 @@ def test_ten_thousand_unmanaged_pods_cost_few_megabytes() -> None:
     finally:
         tracemalloc.stop()
     assert size < 12 * 2**20
-
-
-# -- what an event costs -----------------------------------------------------------------
 
 
 def _resized(pod: Object, **requests: str) -> Object:
@@ -429,9 +412,6 @@ def test_usage_is_recomputed_only_if_its_fields_change(
     assert requests == ["p"] * 4
     offer.pod_changed(infeasible, {**infeasible, "status": {"phase": "Failed"}})
     assert _allocatable(offer)["cpu"] == "4"
-
-
-# -- where the nodes are unknown -----------------------------------------------------------
 
 
 def _unknown(**caps: str) -> CapacityAggregator:

@@ -151,9 +151,6 @@ async def test_pod_of_another_virtual_node_keeps_the_namespace(lived: EngineHarn
     assert _namespace(lived)
 
 
-# -- several virtual nodes that share a remote namespace ---------------------------------
-
-
 @pytest.fixture
 async def other(lived: EngineHarness) -> AsyncIterator[EngineHarness]:
     """Another virtual node of the same home in the same remote."""

@@ -78,9 +78,6 @@ def namespace(name: str = REMOTE_NAMESPACE) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-# -- inventory ---------------------------------------------------------------------------
-
-
 async def test_inventory_lists_this_nodes_objects_and_writes_nothing(
     api: FakeApi, client: KubeClient
 ) -> None:
@@ -181,9 +178,6 @@ async def test_leftovers_of_a_removed_node_belong_to_this_node(
     assert [it["metadata"]["name"] for it in found.namespaces] == ["of-gone"]
 
 
-# -- removal -----------------------------------------------------------------------------
-
-
 async def test_pods_are_deleted_with_their_own_grace_and_awaited(
     api: FakeApi, client: KubeClient
 ) -> None:
@@ -220,9 +214,6 @@ async def test_only_the_listed_copies_are_deleted(api: FakeApi, client: KubeClie
     await delete_objects(client, found.copies)
     assert api.find(CONFIG_MAPS, "a", REMOTE_NAMESPACE) is None
     assert api.find(SECRETS, "b", REMOTE_NAMESPACE)
-
-
-# -- namespaces --------------------------------------------------------------------------
 
 
 async def test_namespace_with_only_automatic_objects_is_deleted(

@@ -60,8 +60,6 @@ class BudgetController:
             requeue_namespace=self.requeue_namespace,
         )
 
-    # -- from changes to keys -------------------------------------------------------------
-
     def budget_changed(self, old: Object | None, new: Object | None) -> None:
         """Queues a budget of home."""
         self.controller.queue.add(key_of(new or old or {}))
@@ -87,8 +85,6 @@ class BudgetController:
             origin = origin_of(copy)
             if origin is not None and origin.namespace == namespace:
                 self.copy_changed(None, copy)
-
-    # -- reconcile ------------------------------------------------------------------------
 
     async def _reconcile(self, key: Key) -> None:
         namespace = HomeNamespace(key.namespace)

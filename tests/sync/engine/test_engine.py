@@ -267,9 +267,6 @@ async def test_two_homes_share_a_remote_without_touching_each_other(harness: Eng
     assert harness.remote.get(CONFIG_MAPS, "conf", "default-other") == before
 
 
-# -- standing by -------------------------------------------------------------------------
-
-
 async def churn(harness: EngineHarness) -> None:
     """Pods, their copies and Events come and go on both sides, as another bridge serves them."""
     for number in range(60):

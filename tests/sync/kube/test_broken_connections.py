@@ -17,8 +17,6 @@ from tests.fakeapi import Authority, FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
 
-# -- the network --------------------------------------------------------------------------
-
 
 async def test_connection_refused_is_unreachable(api: FakeApi, client: KubeClient) -> None:
     await api.stop()
@@ -93,9 +91,6 @@ async def test_requests_beyond_the_limit_wait(
         await asyncio.gather(*(client.list(NODES) for _ in range(6)))
 
 
-# -- streams -----------------------------------------------------------------------------
-
-
 async def test_stream_returns_lines_as_they_arrive(api: FakeApi, client: KubeClient) -> None:
     async with client.stream(PODS.path(), query={"watch": "1"}) as response:
         for i in range(2):
@@ -151,9 +146,6 @@ async def test_exception_of_the_reader_passes_unchanged(api: FakeApi, client: Ku
     with pytest.raises(ValueError, match="mine"):
         async with client.stream(PODS.path(), query={"watch": "1"}):
             raise ValueError("mine")
-
-
-# -- certificates ------------------------------------------------------------------------
 
 
 async def test_https_with_a_client_certificate(tmp_path: Any, authority: Authority) -> None:

@@ -32,9 +32,6 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-# -- objects -----------------------------------------------------------------------------
-
-
 async def test_objects_are_returned_as_stored(api: FakeApi, client: KubeClient) -> None:
     body = {**config_map("a", data={"k": "v"}), "futureField": {"kept": [1, None]}}
     created = await client.create(CONFIG_MAPS, body, namespace="default")
@@ -254,9 +251,6 @@ async def test_request_outside_of_async_with_raises() -> None:
         await client.list(NODES)
 
 
-# -- credentials -------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def rotating(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A server that takes another token than the one in the kubeconfig's token file."""
@@ -310,9 +304,6 @@ async def test_many_401_at_once_read_the_credential_once(
     before = client.config.generation
     await asyncio.gather(*(client.list(NODES) for _ in range(20)))
     assert client.config.generation == before + 1
-
-
-# -- flow control ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ def overwrite(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-# -- what works --------------------------------------------------------------------------
-
-
 async def test_address_and_context(path: Path) -> None:
     access = await read(path, kubeconfig("https://example.test:6443/prefix/", context="prod"))
     assert access.server == "https://example.test:6443/prefix"
@@ -162,9 +159,6 @@ async def test_certificates_as_files_and_as_data(path: Path, authority: Authorit
         access = await read(path, kubeconfig(SERVER, user=user, cluster=cluster))
         assert access.ssl is not None
         assert len(access.ssl.get_ca_certs()) == 1
-
-
-# -- plugins -----------------------------------------------------------------------------
 
 
 async def test_plugin_returns_a_token(path: Path) -> None:
@@ -284,9 +278,6 @@ async def test_failing_plugin_affects_its_side_only(tmp_path: Path) -> None:
     )
     assert isinstance(home, ClientConfig)
     assert isinstance(remote, ClientConfigError)
-
-
-# -- what does not work ------------------------------------------------------------------
 
 
 async def test_missing_file_names_the_option(path: Path) -> None:
@@ -434,9 +425,6 @@ async def test_unreachable_oidc_issuer(path: Path) -> None:
 async def test_token_with_control_characters_is_rejected(path: Path) -> None:
     user = {"token": f"{CANARY}\nX-Other: 1"}
     assert "token" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
-
-
-# -- again -------------------------------------------------------------------------------
 
 
 async def test_concurrent_renewals_share_one_read(

@@ -294,9 +294,6 @@ async def test_being_cancelled_leaves_nothing(server: Server) -> None:
     await asyncio.wait_for(left.wait(), 2)
 
 
-# -- TLS and proxies ---------------------------------------------------------------------
-
-
 @pytest.fixture
 async def secure(authority: Authority) -> AsyncIterator[Server]:
     """A server with TLS, which takes client certificates."""

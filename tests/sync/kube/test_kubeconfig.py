@@ -59,9 +59,6 @@ def test_reading_imports_no_models_of_apis(tmp_path: Path) -> None:
     ]
 
 
-# -- lists of files ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("text", ["", " \n", "# a comment\n", "---\n"])
 @pytest.mark.parametrize("first", [True, False])
 async def test_empty_file_in_a_list_is_skipped(
@@ -122,9 +119,6 @@ async def test_unsupported_auth_provider_names_the_replacement(path: Path) -> No
     assert "canary" not in message
 
 
-# -- impersonation -----------------------------------------------------------------------
-
-
 async def test_impersonation_becomes_the_headers_that_kubectl_sends(path: Path) -> None:
     user = {
         "token": "t",
@@ -162,9 +156,6 @@ async def test_impersonation_becomes_the_headers_that_kubectl_sends(path: Path) 
 async def test_incomplete_impersonation_is_rejected(path: Path, user: dict[str, Any]) -> None:
     """A partial impersonation would grant other permissions than requested."""
     assert "as" in await refused(path, kubeconfig(SERVER, user={"token": "t", **user}))
-
-
-# -- plugins -----------------------------------------------------------------------------
 
 
 def exec_user(script: Path, **more: Any) -> dict[str, Any]:

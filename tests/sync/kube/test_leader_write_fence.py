@@ -45,9 +45,6 @@ async def write(client: KubeClient) -> Object:
     return await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
 
 
-# -- what passes -------------------------------------------------------------------------
-
-
 async def test_closed_fence_rejects_writes_and_passes_reads(
     api: FakeApi, client: KubeClient
 ) -> None:
@@ -105,9 +102,6 @@ async def test_fence_closed_for_good_does_not_open_again(fence: Fence, fenced: K
     assert not fence.is_open
     with pytest.raises(NotLeaderError):
         await write(fenced)
-
-
-# -- what is under way -------------------------------------------------------------------
 
 
 async def test_write_in_flight_is_aborted_when_the_fence_closes(

@@ -47,9 +47,6 @@ async def hostile_client(server: HostileServer, api: FakeApi) -> AsyncIterator[K
         yield client
 
 
-# -- bodies -------------------------------------------------------------------------------
-
-
 async def test_gzip_bomb_is_not_decompressed(api: FakeApi) -> None:
     """204 KB of gzip once became 451 MB."""
     bomb = gzip_bomb(256 * MIB)
@@ -151,9 +148,6 @@ async def test_large_bodies_take_turns(api: FakeApi) -> None:
             await asyncio.gather(*(get() for _ in range(20)))
 
 
-# -- heads --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -181,9 +175,6 @@ async def test_reason_and_message_of_a_status_are_cut(api: FakeApi) -> None:
                 await client.request("GET", "/version")
             assert len(raised.value.reason) <= 128
             assert len(str(raised.value)) < 1000
-
-
-# -- lists --------------------------------------------------------------------------------
 
 
 async def test_page_that_is_too_large_is_requested_with_fewer_objects(
@@ -258,9 +249,6 @@ async def test_malformed_token_or_version_ends_the_list(
 ) -> None:
     serve_pages(api, iter([wrong]))
     assert len((await client.list(CONFIG_MAPS)).items) == 1
-
-
-# -- redirects ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

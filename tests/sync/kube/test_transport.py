@@ -67,9 +67,6 @@ async def client_of(hanging_up: HangingUp) -> AsyncIterator[KubeClient]:
         yield client
 
 
-# -- connections -------------------------------------------------------------------------
-
-
 async def test_connections_are_reused() -> None:
     server = HangingUp(late=False, answers=6)
     async with client_of(server) as client:
@@ -173,9 +170,6 @@ async def test_cancelled_request_releases_its_slot(
     await client.list(NODES)
 
 
-# -- what requests have in common --------------------------------------------------------
-
-
 async def test_401_retry_uses_the_new_address(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,9 +215,6 @@ async def test_request_headers(api: FakeApi, client: KubeClient) -> None:
     ]
     assert [head["accept"] for head in heads] == ["application/json"] * 3 + ["*/*"]
     assert {head["accept-encoding"] for head in heads} == {"gzip"}
-
-
-# -- answers -----------------------------------------------------------------------------
 
 
 async def test_gzip_response_is_decoded(api: FakeApi, client: KubeClient) -> None:

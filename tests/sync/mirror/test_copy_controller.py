@@ -39,9 +39,6 @@ async def delete_pod(harness: EngineHarness, name: str = "a") -> None:
     await harness.settle()
 
 
-# -- updates -----------------------------------------------------------------------------
-
-
 async def test_a_config_map_follows_its_changes_deletion_and_return(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf", data={"k": "1", "l": "1"}))
     await with_pod(harness, "cm/conf")
@@ -165,9 +162,6 @@ async def test_a_service_account_token_never_leaves_home(harness: EngineHarness)
     harness.home.put({**token, "type": "kubernetes.io/service-account-token"})
     await harness.settle()
     assert harness.secret() is None
-
-
-# -- deletion ----------------------------------------------------------------------------
 
 
 async def test_copies_are_deleted_with_the_last_pod_that_needs_them(harness: EngineHarness) -> None:
@@ -304,9 +298,6 @@ async def test_the_copy_of_another_virtual_node_of_this_home_is_shared_and_not_d
     assert copy["metadata"]["labels"][LABEL_NODE] == "other"
     await delete_pod(harness)
     assert harness.config_map()
-
-
-# -- conflicts with unmanaged objects ----------------------------------------------------
 
 
 async def test_unmanaged_object_is_left_alone_and_blocks_the_pod(

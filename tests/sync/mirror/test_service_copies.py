@@ -63,9 +63,6 @@ def addresses(harness: EngineHarness) -> list[str]:
     return [endpoint["addresses"][0] for endpoint in found.get("endpoints", ())]
 
 
-# -- Services ----------------------------------------------------------------------------
-
-
 async def test_all_services_exist_before_the_first_pod_of_a_namespace(
     harness: EngineHarness,
 ) -> None:
@@ -220,9 +217,6 @@ async def test_rejected_service_does_not_block_the_pod(
     harness.pod()
     await harness.settle(waiting=True)
     assert harness.remote_pod()
-
-
-# -- EndpointSlices ----------------------------------------------------------------------
 
 
 async def test_homes_endpoints_are_in_the_remote_without_the_pods_of_the_node(

@@ -51,9 +51,6 @@ def forged(harness: EngineHarness, made: Object) -> Object:
     }
 
 
-# -- namespaces of other owners ----------------------------------------------------------
-
-
 async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: EngineHarness) -> None:
     strict.policy = replace(strict.policy, service_accounts="home")
     strict.home.put(secret("key", data={"k": "c2VjcmV0"}))
@@ -147,9 +144,6 @@ async def test_replaced_namespace_is_not_owned(strict: EngineHarness) -> None:
     strict.pod("b")
     await strict.events_with_reason("RemoteClash")
     assert strict.remote_pod("b") is None
-
-
-# -- namespaces of this home -------------------------------------------------------------
 
 
 async def test_ownership_survives_a_restart(strict: EngineHarness) -> None:
@@ -263,9 +257,6 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
     strict.pod("c")
     await strict.settle()
     assert strict.remote_pod("c")
-
-
-# -- writes of the record ----------------------------------------------------------------
 
 
 async def test_record_is_written_only_for_new_namespaces(

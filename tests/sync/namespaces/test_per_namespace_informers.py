@@ -151,9 +151,6 @@ async def test_cancellation_ends_all_watches_and_timers(
     await asyncio.sleep(2 * LINGER)
 
 
-# -- in the engine -----------------------------------------------------------------------
-
-
 async def test_namespaces_without_pods_on_the_node_are_not_read(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf", "empty"))
     harness.home.put(secret("key", "empty"))

@@ -215,9 +215,6 @@ async def test_rejected_ephemeral_container_names_the_level(harness: EngineHarne
     assert "enforces baseline" in event["message"]
 
 
-# -- several virtual nodes ---------------------------------------------------------------
-
-
 class Node:
     """A virtual node of the same home, with its own cache."""
 

@@ -215,9 +215,6 @@ def _held() -> Object:
     return {"name": "held", "namespace": REMOTE_NAMESPACE, "finalizers": ["example.com/hold"]}
 
 
-# -- two home namespaces, one in the remote ----------------------------------------------
-
-
 def colliding_namespaces() -> tuple[str, str, str]:
     """Two home namespaces that the template maps to one: a long name is cut within its dashes."""
     long = "a" + "-" * 58 + "b"

@@ -21,9 +21,6 @@ def creates(harness: EngineHarness) -> int:
     return len([entry for entry in posts if "dryRun" not in entry.query])
 
 
-# -- created once ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 @pytest.mark.parametrize("drop", ["after", "before"], ids=["the answer", "the request"])
 async def test_lost_create_request_creates_exactly_one_pod(
@@ -248,9 +245,6 @@ async def test_a_terminal_pod_is_never_touched_again(harness: EngineHarness) -> 
     assert harness.status()["phase"] == "Succeeded"
 
 
-# -- stale caches ------------------------------------------------------------------------
-
-
 async def test_stale_remote_cache_neither_starts_a_pod_twice_nor_reports_it_lost(
     harness: EngineHarness,
 ) -> None:
@@ -314,9 +308,6 @@ async def test_pod_waiting_for_a_previous_pod_of_its_name_is_not_reported_lost(
     origin = origin_of(harness.remote_pod() or {})
     assert origin is not None
     assert origin.uid == second["metadata"]["uid"]
-
-
-# -- rejections and conflicts ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -422,9 +413,6 @@ async def test_pod_waits_for_a_terminating_remote_namespace(
 
 def _ours(name: str) -> Object:
     return {"name": name, "labels": {LABEL_HOME: home_id_from_uid("some uid")}}
-
-
-# -- rejected deletions ------------------------------------------------------------------
 
 
 async def test_deletion_answered_with_a_conflict_is_retried(

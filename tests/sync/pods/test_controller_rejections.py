@@ -117,9 +117,6 @@ async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
     )
 
 
-# -- admission ---------------------------------------------------------------------------
-
-
 async def test_pod_bound_by_hand_that_selects_other_nodes_is_rejected(
     harness: EngineHarness,
 ) -> None:

@@ -25,9 +25,6 @@ def service(name: str, **selector: str) -> Object:
     }
 
 
-# -- creation and status -----------------------------------------------------------------
-
-
 async def test_pod_is_created_after_its_namespace_and_references(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf", data={"k": "v"}))
     harness.home.put(secret("key", data={"k": "djE="}))
@@ -140,9 +137,6 @@ async def test_images_and_labels_follow(harness: EngineHarness) -> None:
     harness.report_running()
     await harness.settle()
     assert not [write for write in harness.writes() if write.startswith("remote")]
-
-
-# -- deletion ----------------------------------------------------------------------------
 
 
 async def test_deletion_is_forwarded_with_its_grace_and_waits_for_the_remote(
@@ -278,9 +272,6 @@ async def test_unmanaged_pods_in_the_remote_are_left_alone(harness: EngineHarnes
         assert "deletionTimestamp" not in harness.remote.get(PODS, "theirs", namespace)["metadata"]
 
 
-# -- rejections --------------------------------------------------------------------------
-
-
 async def test_a_pod_that_must_not_run_twice_waits_without_a_write(harness: EngineHarness) -> None:
     refused = harness.remote.fail(Fault("POST", "*/pods", code=403, times=None))
     await harness.start()
@@ -321,9 +312,6 @@ async def test_pod_deleted_in_the_remote_is_reported_and_recreated(harness: Engi
     harness.report_running()
     await harness.settle()
     assert "reason" not in harness.status()
-
-
-# -- DaemonSets --------------------------------------------------------------------------
 
 
 def _daemon_pod(name: str = "agent", namespace: str = "default", **spec: object) -> Object:
@@ -501,9 +489,6 @@ async def test_pod_kept_by_a_finalizer_is_reported_as_terminated(harness: Engine
     harness.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
     await harness.settle()
     assert not [write for write in harness.writes() if "PATCH" in write]
-
-
-# -- number of writes --------------------------------------------------------------------
 
 
 async def test_the_life_of_a_pod_is_four_writes(harness: EngineHarness) -> None:

@@ -282,9 +282,6 @@ Model.TestCase.settings = settings(max_examples=60, stateful_step_count=25, dead
 TestAnySequence = Model.TestCase
 
 
-# -- groups ------------------------------------------------------------------------------
-
-
 def of_namespaces(*keys: str) -> list[Key]:
     """``a/1`` is key 1 of namespace a."""
     return [Key(*key.split("/")) for key in keys]

@@ -39,8 +39,6 @@ class Storage:
         )
         harness.policy = replace(harness.policy, storage="provision", remote_id=REMOTE_ID)
 
-    # -- classes ---------------------------------------------------------------------------
-
     def home_class(self, name: str = CLASS, **fields: object) -> Object:
         """Creates a class of home that the bridge serves."""
         return self.home.put(
@@ -56,8 +54,6 @@ class Storage:
             key = "storageclass.kubernetes.io/is-default-class"
             made["metadata"]["annotations"] = {key: "true"}
         self.remote.put(made)
-
-    # -- PVCs ------------------------------------------------------------------------------
 
     def claim(
         self,
@@ -119,8 +115,6 @@ class Storage:
         made = self.home_claim(name)
         assert made["status"]["phase"] == "Bound", made
         return made
-
-    # -- controllers -----------------------------------------------------------------------
 
     def act(self) -> bool:
         """Lets each controller act once; returns whether one of them changed anything."""

@@ -115,9 +115,6 @@ def test_translation_applies_the_table(decision: str) -> None:
             )
 
 
-# -- rejected and dropped fields ---------------------------------------------------------
-
-
 def test_rejection_names_each_field_and_the_next_step() -> None:
     claims = {"resources": {"claims": [{"name": "gpu"}]}}
     home: Object = {

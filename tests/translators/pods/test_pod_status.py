@@ -47,9 +47,6 @@ def _container(name: str, state: str, code: int = 0) -> Object:
     }
 
 
-# -- fields ------------------------------------------------------------------------------
-
-
 @given(json_values)
 def test_unknown_fields_are_copied(value: Any) -> None:
     home, theirs = _home(), {"phase": "Running", "future": value}
@@ -132,9 +129,6 @@ def test_fields_removed_in_the_remote_are_removed(field: str) -> None:
 )
 def test_phase_is_copied(pod: Object, phase: str, terminal: bool) -> None:
     assert (pod_status.phase(pod), pod_status.is_terminal(pod)) == (phase, terminal)
-
-
-# -- conditions --------------------------------------------------------------------------
 
 
 def _found(home: Object, *theirs: Object) -> dict[str, Object]:
@@ -228,9 +222,6 @@ def test_not_ready_keeps_its_transition_time() -> None:
     assert _ready_since(None, ready) == "05"
 
 
-# -- containers --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("policy", "code", "stays"),
     [
@@ -301,9 +292,6 @@ def test_container_statuses_are_kept_if_the_remote_pod_has_none() -> None:
     assert "containerStatuses" not in _to_home(home, {"phase": "Failed"})
 
 
-# -- observed generation -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("generation", "status", "acted"),
     [
@@ -355,9 +343,6 @@ def test_generation_is_reported_only_after_it_is_observed(before: int | None) ->
     assert status["conditions"][-1]["observedGeneration"] == before
 
 
-# -- disruptions -------------------------------------------------------------------------
-
-
 def _disrupted(message: str) -> Object:
     return {**_condition("DisruptionTarget"), "reason": "EvictionByEvictionAPI", "message": message}
 
@@ -400,9 +385,6 @@ def test_pod_deleted_only_in_the_remote_is_not_ready(deleted_at_home: bool) -> N
         assert ready["lastTransitionTime"] == "2025-11-03T10:00:00Z"
 
 
-# -- all fields --------------------------------------------------------------------------
-
-
 def test_every_status_field_is_decided() -> None:
     known = set(V1PodStatus.attribute_map.values())
 
@@ -416,9 +398,6 @@ def test_every_container_status_field_is_copied(field: str) -> None:
     status = _to_home(_home(), {"containerStatuses": [theirs]})
 
     assert status["containerStatuses"] == [theirs]
-
-
-# -- synthetic statuses ------------------------------------------------------------------
 
 
 def _waiting(home: Object) -> Object:
@@ -530,8 +509,6 @@ def test_lost_pod_fails_with_all_containers() -> None:
     assert status["conditions"][1] == _condition("ContainersReady", "False")
     assert home == before
 
-
-# -- random statuses ---------------------------------------------------------------------
 
 _KINDS = ["Ready", "ContainersReady", "PodScheduled", "PodResizePending", _GATE]
 _words = st.sampled_from(["True", "False"])

@@ -55,9 +55,6 @@ def _spec(spec: Object) -> Object:
     return found
 
 
-# -- fields ------------------------------------------------------------------------------
-
-
 @given(json_values)
 def test_unknown_fields_are_kept(value: Any) -> None:
     new = {"future": value}
@@ -106,9 +103,6 @@ def test_translated_pod_can_be_translated_again(name: str) -> None:
         **last_applied_home_values.record_annotations(stored),
         "cluster-bridge.io/home-uid": "remote-1",
     }
-
-
-# -- placement ---------------------------------------------------------------------------
 
 
 def test_node_terms_are_dropped_if_one_matches_every_node() -> None:
@@ -302,9 +296,6 @@ def test_system_priority_class_is_always_dropped() -> None:
     assert "is reserved for cluster components" in str(translated.dropped[0])
 
 
-# -- identity ----------------------------------------------------------------------------
-
-
 def test_default_service_account() -> None:
     reference = {"fieldRef": {"fieldPath": "spec.serviceAccountName"}}
     container = {"name": "main", "env": [{"name": "ACCOUNT", "valueFrom": reference}]}
@@ -353,9 +344,6 @@ def test_field_message_text() -> None:
         "tokens of home's service accounts stay at home"
     )
     assert translated.pod["spec"]["volumes"] == [{"name": "vault", "projected": {"sources": []}}]
-
-
-# -- updates -----------------------------------------------------------------------------
 
 
 def _update(home: Object, remote: Object) -> Object:
@@ -533,9 +521,6 @@ def test_overwritten_record_of_keys_is_repaired(record: str) -> None:
     }
 
 
-# -- ephemeral containers and resize -----------------------------------------------------
-
-
 def test_ephemeral_containers_are_translated_and_added() -> None:
     env = [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]
     known, new = {"name": "first"}, {"name": "second", "env": env, "targetContainerName": "main"}
@@ -683,9 +668,6 @@ def test_update_is_idempotent(old: Object, new: Object, before: str, after: str)
 
     assert patched["spec"]["containers"][0]["image"] == after
     assert new.items() <= patched["metadata"]["labels"].items()
-
-
-# -- node selector of the virtual node ---------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,6 @@ def pair(name: str = "a", **fields: Any) -> tuple[Object, Object]:
     return pod(name, **fields), pod(name, **fields)
 
 
-# -- the plan ----------------------------------------------------------------------------
-
-
 def test_backends_are_ready_in_both_clusters() -> None:
     found = planned(
         service(),
@@ -153,9 +150,6 @@ def test_irrelevant_changes_keep_plan_inputs_equal() -> None:
     assert forward_plan.plan_inputs(known) != forward_plan.plan_inputs(pod(ready=False))
     assert forward_plan.plan_inputs(known) != forward_plan.plan_inputs(deleting(known))
     assert forward_plan.plan_inputs(known) != forward_plan.plan_inputs(None)
-
-
-# -- the slices --------------------------------------------------------------------------
 
 
 def test_each_endpoint_has_its_own_port() -> None:

@@ -45,9 +45,6 @@ def plan(found: Object, *slices: Object) -> ReversePlan:
     )
 
 
-# -- fields ------------------------------------------------------------------------------
-
-
 def test_targets_are_ready_pods_at_the_ports_of_the_slice() -> None:
     made = plan(
         service(),
@@ -161,8 +158,6 @@ def test_number_of_endpoints_is_limited() -> None:
     assert len(made.agent_ports("web")) == reverse_plan.MAX_ENDPOINTS
 
 
-# -- ports and slices --------------------------------------------------------------------
-
 SLOTS = st.lists(
     st.builds(
         AgentPort,
@@ -234,9 +229,6 @@ def test_objects_outside_the_mapped_namespace_are_ignored() -> None:
     assert reverse_plan.is_own_relay_object(copied, IDENTITY)
     copied["metadata"]["namespace"] = "unmanaged"
     assert not reverse_plan.is_own_relay_object(copied, IDENTITY)
-
-
-# -- relay agent -------------------------------------------------------------------------
 
 
 def test_agent_pod_conforms_to_restricted() -> None:

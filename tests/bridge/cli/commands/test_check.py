@@ -143,8 +143,6 @@ def test_checks_with_a_common_obstacle_share_a_row(invoke: Invoke, checks: Check
     assert invoke("check", "-o", "name").stdout.splitlines()[0] == "check/BRG101"
 
 
-# -- version -----------------------------------------------------------------------------
-
 VERSIONS = """\
 WHAT     NODE    VERSION   NOTE
 client           0.1.0     python 3.11.7
@@ -175,9 +173,6 @@ def test_version_shows_client_clusters_and_bridges(
 def test_version_client_contacts_no_cluster(invoke: Invoke) -> None:
     versions_json = json.loads(invoke("version", "--client", "-o", "json").stdout)
     assert versions_json["client"]["version"] == version()
-
-
-# -- bug-report --------------------------------------------------------------------------
 
 
 def test_bug_report_prints_its_files(

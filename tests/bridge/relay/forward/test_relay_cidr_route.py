@@ -159,9 +159,6 @@ async def test_route_removed_by_others_is_tolerated(node: FakeNode, cidr: str) -
         node.routes.clear()
 
 
-# -- before a join -----------------------------------------------------------------------
-
-
 def test_unused_range_is_available(node: FakeNode) -> None:
     node.has("0.0.0.0/0", gateway=True)
     node.has("10.78.0.0/24")
@@ -188,9 +185,6 @@ def test_missing_capability_is_reported(node: FakeNode) -> None:
     node.allows = False
     with pytest.raises(LocalRouteError, match="CAP_NET_ADMIN"):
         check_available("10.77.0.0/24")
-
-
-# -- the kernel's protocol ---------------------------------------------------------------
 
 
 @given(
