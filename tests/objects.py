@@ -22,11 +22,7 @@ def secret(name: str, namespace: str = "default", *, data: dict[str, str] | None
 
 
 def pod(
-    name: str,
-    namespace: str = "default",
-    *,
-    labels: dict[str, str] | None = None,
-    node: str = "",
+    name: str, namespace: str = "default", *, labels: dict[str, str] | None = None, node: str = ""
 ) -> Object:
     """A pod of one container, bound where a node is given."""
     spec: Object = {"containers": [{"name": "main", "image": "busybox:1"}]}

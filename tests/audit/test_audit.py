@@ -69,11 +69,7 @@ def home_pod() -> Json:
         "restartPolicy": "Always",
         "tolerations": [{"key": "x", "operator": "Exists"}, {"key": "cluster-bridge.io/x"}],
         "containers": [
-            {
-                "name": "main",
-                "image": "busybox:1",
-                "envFrom": [{"configMapRef": {"name": "conf"}}],
-            }
+            {"name": "main", "image": "busybox:1", "envFrom": [{"configMapRef": {"name": "conf"}}]}
         ],
         "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "key"}}]}}],
     }
@@ -302,9 +298,7 @@ def test_requests_differ_only_where_the_remotes_admission_changed_them(
     assert any("resources" in detail for detail in found) is not mutated
 
 
-def test_a_daemon_sets_pod_without_a_remote_pod_states_that_it_is_skipped(
-    home: list[Json],
-) -> None:
+def test_a_daemon_sets_pod_without_a_remote_pod_states_that_it_is_skipped(home: list[Json]) -> None:
     home[0]["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
     home[0]["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
     found = {it.detail for it in audit(home, [])}
@@ -336,10 +330,7 @@ def test_a_token_of_a_service_account_may_not_leave_home(
     for side in (home, remote):
         side[2]["type"] = "kubernetes.io/service-account-token"
     (found,) = audit(home, remote)
-    assert (found.kind, found.detail) == (
-        Kind.LEAKED,
-        "a service account token was copied",
-    )
+    assert (found.kind, found.detail) == (Kind.LEAKED, "a service account token was copied")
 
 
 def test_what_a_pod_refers_to_is_found_at_any_depth() -> None:
@@ -443,10 +434,7 @@ def test_a_pod_that_may_run_again_may() -> None:
 
 
 def test_a_pod_that_was_made_and_run_twice_is_found() -> None:
-    assert {found.kind for found in _history(_run(1), _run(2))} == {
-        Kind.DUPLICATED,
-        Kind.TWICE_RUN,
-    }
+    assert {found.kind for found in _history(_run(1), _run(2))} == {Kind.DUPLICATED, Kind.TWICE_RUN}
 
 
 def test_a_pod_that_was_never_let_run_does_not_count() -> None:

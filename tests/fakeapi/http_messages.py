@@ -39,10 +39,7 @@ async def entry(request: web.BaseRequest) -> LoggedRequest:
 def as_json(code: int, body: Object, headers: dict[str, str] | None = None) -> web.Response:
     """A JSON response."""
     return web.Response(
-        status=code,
-        body=orjson.dumps(body),
-        content_type="application/json",
-        headers=headers,
+        status=code, body=orjson.dumps(body), content_type="application/json", headers=headers
     )
 
 

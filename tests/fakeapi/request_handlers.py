@@ -150,9 +150,7 @@ class Api:
     def _delete_all(self, target: Target, options: Object, entry: LoggedRequest) -> Object:
         found = self.lister.answer(target.kind, target.namespace, entry.query)
         passes = selection(
-            target.kind,
-            entry.query.get("labelSelector", ""),
-            entry.query.get("fieldSelector", ""),
+            target.kind, entry.query.get("labelSelector", ""), entry.query.get("fieldSelector", "")
         )
         for obj in self.store.all(target.kind, target.namespace):
             if passes(obj):

@@ -63,11 +63,7 @@ def test_merge(target: Any, patch: Any, expected: Any) -> None:
             {"ports": [{"containerPort": 1, "name": "y"}]},
             {"ports": [{"containerPort": 1, "name": "y"}]},
         ),
-        (
-            {"ports": [{"port": 1}]},
-            {"ports": [{"port": 2}]},
-            {"ports": [{"port": 1}, {"port": 2}]},
-        ),
+        ({"ports": [{"port": 1}]}, {"ports": [{"port": 2}]}, {"ports": [{"port": 1}, {"port": 2}]}),
         ({"a": {"b": 1}}, {"a": {"$patch": "replace", "c": 2}}, {"a": {"c": 2}}),
         ({"a": {"b": 1}}, {"a": {"$patch": "delete"}}, {"a": {}}),
         ({"a": {"b": 1, "c": 2}}, {"a": {"$retainKeys": ["c"]}}, {"a": {"c": 2}}),

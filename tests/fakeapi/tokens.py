@@ -33,8 +33,5 @@ def issue(store: Store, account: Object, body: Object, *, now: str) -> Object:
             why = "the UID in the bound object reference does not match the UID in record."
             raise api_errors.conflict(PODS, bound["name"], why)
     expires = parse_time(now) + timedelta(seconds=seconds)
-    status = {
-        "token": PREFIX + secrets.token_hex(8),
-        "expirationTimestamp": format_time(expires),
-    }
+    status = {"token": PREFIX + secrets.token_hex(8), "expirationTimestamp": format_time(expires)}
     return {**body, "spec": {"audiences": ["api"], **spec}, "status": status}

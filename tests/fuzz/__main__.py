@@ -11,11 +11,7 @@ from tests.fuzz.run import SEED_VARIABLE, chosen_seed, fuzz
 parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
 parser.add_argument("--requests", type=int, default=100_000, help="requests to send")
 parser.add_argument("--seed", type=int, help=f"default: ${SEED_VARIABLE}, or a random one")
-parser.add_argument(
-    "--only",
-    default="",
-    help="one listener: kubelet, webhook, probe, dashboard",
-)
+parser.add_argument("--only", default="", help="one listener: kubelet, webhook, probe, dashboard")
 options = parser.parse_args()
 seed = chosen_seed() if options.seed is None else options.seed
 print(f"seed {seed}", flush=True)

@@ -20,10 +20,7 @@ class HostileClient:
     """Connections to the listeners, with or without a certificate of home's CA."""
 
     def __init__(self, pki: Pki) -> None:
-        self._contexts = {
-            True: pki.client_context("apiserver"),
-            False: pki.client_context(None),
-        }
+        self._contexts = {True: pki.client_context("apiserver"), False: pki.client_context(None)}
 
     async def send(self, attack: Attack, listener: Listener) -> Outcome:
         """Sends the attack; the server's reset of a connection is an end like any other."""

@@ -55,10 +55,7 @@ class EngineHarness:
         self.identity = IDENTITY
         self.now = "2030-01-01T00:00:00Z"
         self.policy = Policy(
-            self.identity,
-            ADDRESS,
-            service_accounts="none",
-            home_api=HostPort("192.0.2.1", 6443),
+            self.identity, ADDRESS, service_accounts="none", home_api=HostPort("192.0.2.1", 6443)
         )
         self.record = MemoryRecord()
         self.namespace_linger = 60.0

@@ -108,17 +108,7 @@ async def empty(_: str) -> AsyncIterator[bytes]:
         yield b"\n" * BLOCK
 
 
-LISTS: tuple[Attack, ...] = (
-    bomb,
-    endless,
-    dense,
-    large,
-    pages,
-    drip,
-    synced,
-    synced,
-    synced,
-)
+LISTS: tuple[Attack, ...] = (bomb, endless, dense, large, pages, drip, synced, synced, synced)
 WATCHES: tuple[Attack, ...] = (endless, drip, flood, flood, malformed, empty, bomb)
 
 

@@ -169,10 +169,7 @@ async def test_object_that_fails_a_handler_is_skipped_and_counted(
 async def test_failing_indexer_keeps_the_object_and_other_indexes(
     api: FakeApi, client: KubeClient
 ) -> None:
-    indexers = {
-        "name": lambda it: (it["metadata"]["name"],),
-        "data": lambda it: (it["data"]["a"],),
-    }
+    indexers = {"name": lambda it: (it["metadata"]["name"],), "data": lambda it: (it["data"]["a"],)}
     informer = Informer(client, CONFIG_MAPS, indexers=indexers)
     api.put(config_map("bad"))
     api.put(config_map("good", data={"a": "1"}))
@@ -198,9 +195,7 @@ def test_summary_of_a_defect_is_its_type_and_place() -> None:
     assert exception_summary.summary(KeyError(CANARY)) == "KeyError"
 
 
-async def test_forged_pod_in_another_namespace_is_ignored(
-    harness: EngineHarness,
-) -> None:
+async def test_forged_pod_in_another_namespace_is_ignored(harness: EngineHarness) -> None:
     """Users of the remote can set the bridge's labels on their own pods."""
     await harness.start()
     home = harness.pod("a")

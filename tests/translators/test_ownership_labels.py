@@ -22,9 +22,7 @@ from translators.ownership_labels import (
     owner_labels,
     remote_metadata,
 )
-from translators.virtual_node_identity import (
-    Identity,
-)
+from translators.virtual_node_identity import Identity
 
 _identity = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 

@@ -171,9 +171,7 @@ def test_reports_of_several_workers_add_up(folder: Path) -> None:
     assert list(found.problems()) == ["       1  undeclared: home: get secrets in blog"]
 
 
-def test_what_is_looked_at_where_the_credential_may_is_no_right_of_the_tables(
-    folder: Path,
-) -> None:
+def test_what_is_looked_at_where_the_credential_may_is_no_right_of_the_tables(folder: Path) -> None:
     seen = line("list", "servicecidrs", group="networking.k8s.io")
     found = report_of(folder, "home", seen)
     assert not found.undeclared

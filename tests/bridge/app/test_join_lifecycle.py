@@ -382,9 +382,7 @@ async def test_join_of_an_administrator_approves_after_one_question(
     assert not any("kubectl certificate approve" in line for line in run.reports)
 
 
-async def test_home_api_server_connects_once_where_the_credential_permits_it(
-    two: Clusters,
-) -> None:
+async def test_home_api_server_connects_once_where_the_credential_permits_it(two: Clusters) -> None:
     path = NODES.path(NODE, subresource="proxy/healthz")
     async with running_join(two):
         await two.home.until(lambda: two.home.requests("GET", path))
@@ -446,9 +444,7 @@ async def test_unmanaged_node_of_the_same_name_is_left_alone(two: Clusters) -> N
     assert two.remote.writes() == []
 
 
-async def test_changed_namespace_mapping_is_rejected_before_registration(
-    two: Clusters,
-) -> None:
+async def test_changed_namespace_mapping_is_rejected_before_registration(two: Clusters) -> None:
     harness = EngineHarness(two.home, two.remote)
     async with running_join(two):
         harness.pod("web")

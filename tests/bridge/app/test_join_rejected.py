@@ -25,9 +25,7 @@ async def encrypted(tmp_path: Path) -> AsyncIterator[Clusters]:
         yield clusters(home, remote, tmp_path)
 
 
-async def test_join_under_another_home_name_ends_with_one_error(
-    encrypted: Clusters,
-) -> None:
+async def test_join_under_another_home_name_ends_with_one_error(encrypted: Clusters) -> None:
     harness = EngineHarness(encrypted.home, encrypted.remote)
     async with join_process(encrypted) as first:
         await first.wait_for_output("is registered")

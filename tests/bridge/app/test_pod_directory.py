@@ -62,8 +62,7 @@ def test_scheduled_pod_has_the_time_of_its_scheduling(
 def _directory(home: Object, remote: Object | None) -> EnginePodDirectory:
     store = {Key("default", str(home["metadata"]["name"])): home}
     engine = SimpleNamespace(
-        home_pods=SimpleNamespace(store=store),
-        pods=SimpleNamespace(remote_pod_of=lambda _: remote),
+        home_pods=SimpleNamespace(store=store), pods=SimpleNamespace(remote_pod_of=lambda _: remote)
     )
     return EnginePodDirectory(cast("Engine", engine))
 

@@ -125,9 +125,7 @@ async def test_certificate_is_renewed_before_it_expires(
     """The first one is due early, since a busy machine takes seconds for a request."""
     delays = iter([timedelta(seconds=1)])
     monkeypatch.setattr(
-        signed_certificate,
-        "renewal_time",
-        lambda begin, end, _: begin + next(delays, end - begin),
+        signed_certificate, "renewal_time", lambda begin, end, _: begin + next(delays, end - begin)
     )
     signer, source = Signer(home_api), make()
     signer.lasts = timedelta(seconds=60)

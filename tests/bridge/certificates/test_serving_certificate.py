@@ -90,9 +90,7 @@ def test_certificate_that_cannot_be_loaded_is_replaced_after_a_minute() -> None:
     assert [round(later - earlier) for earlier, later in pairwise(tried)] == [60, 60]
 
 
-def test_full_disk_error_names_the_cause_and_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_full_disk_error_names_the_cause_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

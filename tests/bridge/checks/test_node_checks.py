@@ -87,11 +87,7 @@ async def test_health_checks_with_the_settings_that_the_node_records(two: Cluste
 async def test_health_requires_the_permissions_of_the_recorded_certificate_source(
     two: Clusters,
 ) -> None:
-    record = {
-        "servingCertificate": "csr",
-        "network": "relay",
-        "homeIdentity": "service-account",
-    }
+    record = {"servingCertificate": "csr", "network": "relay", "homeIdentity": "service-account"}
     put_node(two, record=record)
     two.home.api.authorize = lambda spec: (
         spec["resourceAttributes"]["resource"] != "certificatesigningrequests"
@@ -215,9 +211,7 @@ async def test_node_that_a_cloud_controller_would_delete(two: Clusters) -> None:
         assert text in found.found
 
 
-async def test_rejected_self_signed_certificate_has_a_remedy(
-    two: Clusters,
-) -> None:
+async def test_rejected_self_signed_certificate_has_a_remedy(two: Clusters) -> None:
     """BRG404 agrees with BRG401: home's API server verifies the certificate."""
     set_proxy_response(two, 503, UNTRUSTED)
     async with running_join(two, two.but(serving="self-signed")):
@@ -235,9 +229,7 @@ async def test_rejected_self_signed_certificate_has_a_remedy(
     )
 
 
-async def test_accepted_self_signed_certificate_is_reported_as_unverified(
-    two: Clusters,
-) -> None:
+async def test_accepted_self_signed_certificate_is_reported_as_unverified(two: Clusters) -> None:
     set_proxy_response(two)
     async with running_join(two):
         found = await health(two)

@@ -102,9 +102,7 @@ def uid_of_kube_system(api: FakeApi) -> str:
     return str(api.get(NAMESPACES, "kube-system")["metadata"]["uid"])
 
 
-async def test_home_with_access_per_namespace_can_be_joined(
-    two: Clusters,
-) -> None:
+async def test_home_with_access_per_namespace_can_be_joined(two: Clusters) -> None:
     two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "secrets"
     messages: list[str] = []
     await check_join(two.settings, messages)

@@ -58,10 +58,7 @@ def asking(more: str = "", *, background: bool = False) -> Iterator[Terminal]:
     if background:  # by job control, as of a shell in which a user writes "bridge join &"
         command = ["sh", "-mc", '"$@" & wait', "sh", *command]
     process = subprocess.Popen(
-        ("setsid", "--ctty", *command),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        ("setsid", "--ctty", *command), stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
     try:

@@ -120,10 +120,7 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
         found = await required_at_join.check_join(
-            settings,
-            home=HomeClients.of_account(home, ""),
-            remote=remote,
-            notify=messages.append,
+            settings, home=HomeClients.of_account(home, ""), remote=remote, notify=messages.append
         )
     return found.relay_cidr, messages
 

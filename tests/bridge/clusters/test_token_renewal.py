@@ -15,10 +15,7 @@ from aiohttp import web
 
 from bridge.base.progress_lines import Caveat
 from bridge.clusters import token_renewal
-from bridge.clusters.token_renewal import (
-    TokenRenewal,
-    keep_renewed_token,
-)
+from bridge.clusters.token_renewal import TokenRenewal, keep_renewed_token
 from sync.kube import renewed_token, server_clock
 from sync.kube.api_resources import SECRETS
 from sync.kube.client import KubeClient

@@ -442,9 +442,7 @@ async def test_partitioned_leader_stops_before_successor_writes(home: Home) -> N
 
 
 @on_virtual_time
-async def test_lease_of_successor_is_not_renewed_after_partition(
-    home: Home,
-) -> None:
+async def test_lease_of_successor_is_not_renewed_after_partition(home: Home) -> None:
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     fence, reports = one.fence, list[bool]()

@@ -466,9 +466,7 @@ async def test_node_that_fits_is_chosen(looked: Looked) -> None:
     assert "also: resources.requests[cpu]" in text_report.render_report(answer)
 
 
-async def test_selected_node_is_chosen_before_others(
-    looked: Looked,
-) -> None:
+async def test_selected_node_is_chosen_before_others(looked: Looked) -> None:
     """The selected node has more obstacles than the other."""
     looked.node("also", cpu="0", tier="named")
     looked.two.home.update(NODES, "also", {"spec": {"unschedulable": True}})
@@ -503,10 +501,7 @@ async def test_existing_copies_are_found(looked: Looked) -> None:
     looked.namespace()
     answer = await looked.answer()
     assert (_named(answer, "ConfigMap")["remote"], _named(answer, "Secret")["remote"]) == ("-", "-")
-    for there in (
-        objects.config_map("conf", THERE, data={"one": "1"}),
-        _service(THERE),
-    ):
+    for there in (objects.config_map("conf", THERE, data={"one": "1"}), _service(THERE)):
         there["metadata"]["labels"] = owner_labels(looked.identity())
         looked.two.remote.put(there)
     looked.two.remote.put(objects.secret("key", THERE))  # unmanaged
@@ -603,10 +598,7 @@ def test_recorded_join_options_round_trip() -> None:
 @pytest.mark.parametrize("text", ["", "no json", "[]", "null"])
 def test_invalid_join_options_are_defaults(text: str) -> None:
     node: Object = {
-        "metadata": {
-            "name": "burst",
-            "annotations": {join_record.ANNOTATION_OPTIONS: text},
-        }
+        "metadata": {"name": "burst", "annotations": {join_record.ANNOTATION_OPTIONS: text}}
     }
     policy, known = join_record.read_policy(node, "f" * 16)
     assert not known

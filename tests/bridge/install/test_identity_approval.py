@@ -196,13 +196,7 @@ def may_delete_pods(world: World) -> bool:
 
 def order(wanted: Installation, consent: Consent = NO_CONSENT) -> InstallOrder:
     return InstallOrder(
-        wanted,
-        "kubeconfig",
-        consent,
-        dry_run=False,
-        wait=True,
-        timeout=5.0,
-        selects_identity=True,
+        wanted, "kubeconfig", consent, dry_run=False, wait=True, timeout=5.0, selects_identity=True
     )
 
 

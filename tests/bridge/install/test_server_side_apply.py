@@ -174,9 +174,7 @@ async def test_join_into_another_namespace_is_rejected(home: Home, left: str) ->
     assert home.notified == []
 
 
-async def test_installation_without_deployment_and_secret_can_be_moved(
-    home: Home,
-) -> None:
+async def test_installation_without_deployment_and_secret_can_be_moved(home: Home) -> None:
     await home.apply()
     home.two.home.remove(DEPLOYMENTS, WANTED.name, WHERE)
     home.two.home.remove(SECRETS, WANTED.name, WHERE)
@@ -184,9 +182,7 @@ async def test_installation_without_deployment_and_secret_can_be_moved(
     assert home.two.home.get(DEPLOYMENTS, WANTED.name, "elsewhere")
 
 
-async def test_tenant_objects_with_installation_labels_do_not_block_a_join(
-    home: Home,
-) -> None:
+async def test_tenant_objects_with_installation_labels_do_not_block_a_join(home: Home) -> None:
     meta = {"name": WANTED.name, "namespace": "default", "labels": installation.labels(NODE)}
     home.two.home.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta})
     await home.apply()

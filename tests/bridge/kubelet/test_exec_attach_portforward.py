@@ -300,11 +300,7 @@ async def test_unreachable_remote_gets_503(harness: KubeletHarness) -> None:
 
 @pytest.mark.parametrize(
     ("headers", "protocol"),
-    [
-        ((), "h2c"),
-        (("Content-Length: 3",), "SPDY/3.1"),
-        (("Upgrade: websocket",), "SPDY/3.1"),
-    ],
+    [((), "h2c"), (("Content-Length: 3",), "SPDY/3.1"), (("Upgrade: websocket",), "SPDY/3.1")],
 )
 async def test_unsupported_upgrades_get_400(
     harness: KubeletHarness, headers: tuple[str, ...], protocol: str

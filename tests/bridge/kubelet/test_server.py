@@ -262,9 +262,7 @@ async def test_invalid_port_is_rejected(harness: KubeletHarness) -> None:
         await _another(harness).start("127.0.0.1", 70_000)
 
 
-async def test_nonlocal_address_error_names_the_option(
-    harness: KubeletHarness,
-) -> None:
+async def test_nonlocal_address_error_names_the_option(harness: KubeletHarness) -> None:
     with pytest.raises(ListenError, match="--address"):
         await _another(harness).start("192.0.2.1", 0)
 

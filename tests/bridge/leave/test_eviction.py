@@ -140,9 +140,7 @@ async def test_admission_404_and_409_do_not_count_as_deletion(
     assert draining.left == []
 
 
-async def test_conflict_on_a_re_created_pod_counts_as_deletion(
-    draining: Draining,
-) -> None:
+async def test_conflict_on_a_re_created_pod_counts_as_deletion(draining: Draining) -> None:
     home = draining.two.home
     home.fail(Fault("POST", "*/bad/eviction", delay=0.1))
     running = asyncio.create_task(draining.run())

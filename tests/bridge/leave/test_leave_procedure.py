@@ -650,9 +650,7 @@ async def test_objects_that_keep_appearing_are_an_error(world: World) -> None:
     assert world.two.home.find(NODES, NODE), "leaving again goes on"
 
 
-async def test_namespace_used_by_another_node_stays_until_that_node_leaves(
-    world: World,
-) -> None:
+async def test_namespace_used_by_another_node_stays_until_that_node_leaves(world: World) -> None:
     world.workload()
     remote = world.two.remote
     other = node("other")
@@ -729,9 +727,7 @@ async def test_drain_respects_disruption_budgets(world: World) -> None:
 
 
 @pytest.mark.usefixtures("often")
-async def test_drain_timeout_names_blocked_pods_and_changes_nothing_else(
-    world: World,
-) -> None:
+async def test_drain_timeout_names_blocked_pods_and_changes_nothing_else(world: World) -> None:
     world.workload()
     world.two.home.api.budget = lambda _: "the budget wants it"
     with pytest.raises(PreflightError) as caught:
@@ -763,9 +759,7 @@ async def test_drain_renews_the_lease_while_no_bridge_serves_the_node(world: Wor
 
 
 @pytest.mark.usefixtures("often")
-async def test_drain_with_a_serving_bridge_asks_to_stop_it_afterwards(
-    world: World,
-) -> None:
+async def test_drain_with_a_serving_bridge_asks_to_stop_it_afterwards(world: World) -> None:
     world.workload()
     home, remote = world.two.home, world.two.remote
     home.put(lease(holder=NODE))

@@ -133,9 +133,7 @@ async def test_handler_is_cancelled_when_its_client_disconnects() -> None:
             await cancelled.wait()
 
 
-async def test_handler_of_a_disconnected_client_may_fail(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_handler_of_a_disconnected_client_may_fail(caplog: pytest.LogCaptureFixture) -> None:
     """The connection has just ended, and the cancellation of the handler is still to come."""
     failed = asyncio.Event()
 

@@ -13,19 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from bridge.node import conditions, node_object
-from bridge.node.node_controller import (
-    OUTAGE_SECONDS,
-    SETTLE,
-    SPACING,
-    NodeController,
-    NodeTaken,
-)
-from bridge.node.node_lease import (
-    LEASE_NAMESPACE,
-    RENEW_SECONDS,
-    LeaseAnnotation,
-    request_lease,
-)
+from bridge.node.node_controller import OUTAGE_SECONDS, SETTLE, SPACING, NodeController, NodeTaken
+from bridge.node.node_lease import LEASE_NAMESPACE, RENEW_SECONDS, LeaseAnnotation, request_lease
 from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from sync.base.background_task import background_task
@@ -453,10 +442,7 @@ async def renewing_claim(remote: KubeClient) -> AsyncIterator[None]:
 
 
 async def test_remote_that_hangs_is_not_ready(
-    home_api: FakeApi,
-    remote_api: FakeApi,
-    node: NodeController,
-    nodes: Informer,
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController, nodes: Informer
 ) -> None:
     """It accepts connections and responds to nothing. No watch has had a bookmark yet, and the only
     requests are those that renew the claim."""
@@ -470,10 +456,7 @@ async def test_remote_that_hangs_is_not_ready(
 
 
 async def test_remote_that_responds_late_stays_ready(
-    home_api: FakeApi,
-    remote_api: FakeApi,
-    node: NodeController,
-    nodes: Informer,
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController, nodes: Informer
 ) -> None:
     """Each response takes several times as long as a renewal of the claim may: the watch is
     requested again, the server responds, and changes of its nodes still arrive."""

@@ -91,9 +91,7 @@ def test_patch_without_taints_has_no_resource_version() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"labels":["a"]}', None])
-def test_without_applied_annotation_unmanaged_values_stay(
-    text: str | None,
-) -> None:
+def test_without_applied_annotation_unmanaged_values_stay(text: str | None) -> None:
     node = _node({"a": "x"}, None)
     if text is not None:
         node["metadata"]["annotations"] = {ANNOTATION_APPLIED: text}

@@ -50,10 +50,7 @@ class Shown:
 
 @contextmanager
 def terminal(
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    verbose: bool = False,
-    log_format: LogFormat = "console",
+    monkeypatch: pytest.MonkeyPatch, *, verbose: bool = False, log_format: LogFormat = "console"
 ) -> Iterator[Shown]:
     """Configures logging to write to the yielded file until the block ends."""
     loggers = [logging.getLogger(name) for name in NAMES]
@@ -210,9 +207,7 @@ def objects(shown: Shown) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.getvalue().splitlines()]
 
 
-def test_json_line_has_the_same_text_and_fields(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_json_line_has_the_same_text_and_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, log_format="json") as shown:
         fields = name_fields("Pod", "web", namespace="default", uid="u1", cluster="remote")
         logging.getLogger(CHANGES).info("pod %s: %s", "default/web", "Run\nning", extra=fields)

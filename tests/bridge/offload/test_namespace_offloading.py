@@ -32,13 +32,7 @@ from bridge.offload.namespace_offloading import (
     unoffload_namespace,
 )
 from bridge.offload.standalone_webhook import StandaloneWebhookSettings
-from sync.kube.api_resources import (
-    MUTATING_WEBHOOKS,
-    NAMESPACES,
-    PODS,
-    Object,
-    Resource,
-)
+from sync.kube.api_resources import MUTATING_WEBHOOKS, NAMESPACES, PODS, Object, Resource
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault

@@ -114,9 +114,7 @@ _times = st.integers(0, 10 * MINUTE)
 
 
 @given(st.lists(st.tuples(st.lists(samples, max_size=4), st.dictionaries(pods, _times), _times)))
-def test_counter_never_decreases(
-    answers: list[tuple[list[PodUsage], dict[str, int], int]],
-) -> None:
+def test_counter_never_decreases(answers: list[tuple[list[PodUsage], dict[str, int], int]]) -> None:
     usage = NodeUsage()
     before = usage.cpu_seconds
     for answer, present, now in answers:

@@ -185,9 +185,7 @@ def using(name: str, where: str, config: str) -> Object:
     return made
 
 
-async def test_copies_used_by_another_node_are_transferred_to_it(
-    world: World,
-) -> None:
+async def test_copies_used_by_another_node_are_transferred_to_it(world: World) -> None:
     world.remote.put(owned(using("uses", "shop-a", "conf"), A, node="pool"))
     assert await world.remove(A, "burst")
     reason = "remote: ConfigMap shop-a/conf stays: pods of virtual node pool use it"

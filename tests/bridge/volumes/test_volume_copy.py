@@ -236,11 +236,7 @@ async def test_pod_that_mounts_during_the_copy_ends_it(
     ],
 )
 async def test_failing_script_is_reported(
-    world: VolumeWorld,
-    monkeypatch: pytest.MonkeyPatch,
-    script: str,
-    replaced: str,
-    message: str,
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch, script: str, replaced: str, message: str
 ) -> None:
     with monkeypatch.context() as patched:
         value = (lambda _size: replaced) if script == "receive" else replaced
@@ -305,11 +301,7 @@ def replace_tar(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> N
     ("option", "name"), [("--xattrs", "extended attributes"), ("--acls", "ACLs")]
 )
 async def test_what_tar_does_not_support_is_reported_before_the_copy(
-    world: VolumeWorld,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    option: str,
-    name: str,
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, name: str
 ) -> None:
     replace_tar(
         monkeypatch,

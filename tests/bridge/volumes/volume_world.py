@@ -16,12 +16,7 @@ from aiohttp import WSMsgType, web
 from rich.progress import Progress
 
 from bridge.volumes.volume_copy import Content, VolumeCopy
-from sync.kube.api_resources import (
-    NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    PODS,
-)
+from sync.kube.api_resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from sync.kube.client import KubeClient
 from sync.kube.pod_exec import PROTOCOL
 from tests.fakeapi import FakeApi

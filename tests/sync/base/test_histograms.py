@@ -38,11 +38,7 @@ async def test_requests_are_counted_by_method_and_code(
     home_api.heal()
     async with client.stream("/api/v1/pods", query={"watch": "1"}):
         pass
-    assert client.metrics.answered == {
-        ("GET", "404"): 1,
-        ("GET", "none"): 1,
-        ("STREAM", "200"): 1,
-    }
+    assert client.metrics.answered == {("GET", "404"): 1, ("GET", "none"): 1, ("STREAM", "200"): 1}
     assert {key: sum(it.counts) for key, it in client.metrics.durations.items()} == {
         ("GET", "404"): 1,
         ("GET", "none"): 1,

@@ -542,12 +542,7 @@ async def test_event_of_another_shape_does_not_end_the_informer(
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b'{"items":5}',
-        b'{"items":{"a":1}}',
-        b'{"metadata":5,"items":[]}',
-    ],
+    "body", [b'{"items":5}', b'{"items":{"a":1}}', b'{"metadata":5,"items":[]}']
 )
 async def test_malformed_list_backs_off(
     api: FakeApi, informer: Informer, waits: ShortenedBackoff, body: bytes

@@ -79,9 +79,7 @@ def _quota(namespace: str, *, used: dict[str, str] | None = None, **hard: str) -
 
 
 def _offer(
-    *nodes: Object,
-    pods: list[Object] | None = None,
-    limits: OfferLimits = NO_LIMITS,
+    *nodes: Object, pods: list[Object] | None = None, limits: OfferLimits = NO_LIMITS
 ) -> CapacityAggregator:
     offer = CapacityAggregator(IDENTITY, limits)
     for node in nodes or [_node()]:
@@ -381,9 +379,7 @@ def _resized(pod: Object, **requests: str) -> Object:
     return {**pod, "status": {**pod["status"], "containerStatuses": [status]}}
 
 
-def test_usage_is_recomputed_only_if_its_fields_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_usage_is_recomputed_only_if_its_fields_change(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[str] = []
     requests_of = pod_requests.requests_of
 

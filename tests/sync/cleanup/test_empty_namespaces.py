@@ -249,9 +249,7 @@ async def test_next_pod_records_the_node_as_a_user_again(lived: EngineHarness) -
     assert len(claims) == 1
 
 
-async def test_pod_cached_after_the_check_keeps_the_namespace(
-    lived: EngineHarness,
-) -> None:
+async def test_pod_cached_after_the_check_keeps_the_namespace(lived: EngineHarness) -> None:
     """The remote's response predates the pod, whose node runs a version without claims."""
     await lived.start()
     look = SuspendedCheck(lived)
@@ -296,9 +294,7 @@ async def test_failed_check_is_retried(lived: EngineHarness) -> None:
     assert fault.hits == 1
 
 
-async def test_pod_arriving_during_the_deletion_starts_after_it(
-    lived: EngineHarness,
-) -> None:
+async def test_pod_arriving_during_the_deletion_starts_after_it(lived: EngineHarness) -> None:
     lived.namespace_linger = 60.0  # The test deletes it, not the bridge.
     await lived.start()
     lived.pod()

@@ -129,9 +129,7 @@ async def test_nothing_is_written_before_every_cache_is_synced(harness: EngineHa
     assert harness.writes() == []
 
 
-async def test_changed_namespace_mapping_is_rejected_while_pods_run(
-    harness: EngineHarness,
-) -> None:
+async def test_changed_namespace_mapping_is_rejected_while_pods_run(harness: EngineHarness) -> None:
     """Looked for where they are not, all pods would be started a second time."""
     await harness.start_running()
     await harness.stop()

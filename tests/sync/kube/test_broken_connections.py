@@ -183,10 +183,7 @@ async def test_untrusted_certificate_is_a_certificate_error(
 async def test_tls_server_name(tmp_path: Any, authority: Authority) -> None:
     context = authority.server_context(authority.issue("server", address="127.0.0.2"))
     async with FakeApi(tls=context) as server:
-        cluster = {
-            "certificate-authority": str(authority.cert),
-            "tls-server-name": "127.0.0.2",
-        }
+        cluster = {"certificate-authority": str(authority.cert), "tls-server-name": "127.0.0.2"}
         config = write(tmp_path / "config", kubeconfig(server.url, cluster=cluster))
         async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
             await client.list(SECRETS)

@@ -166,9 +166,7 @@ async def test_other_cluster_at_the_new_address_receives_no_request(
         await api.until(lambda: informer.error is None)
 
 
-async def test_switched_current_context_is_ignored(
-    cluster: Cluster,
-) -> None:
+async def test_switched_current_context_is_ignored(cluster: Cluster) -> None:
     access = await load(cluster.tell(), side="remote")
     elsewhere = kubeconfig("https://elsewhere.test", context="elsewhere")
     config = kubeconfig(cluster.api.url)

@@ -53,10 +53,7 @@ def test_reading_imports_no_models_of_apis(tmp_path: Path) -> None:
     path = write(tmp_path / "config", kubeconfig("https://one.test", user=user))
     command = [sys.executable, "-c", READ, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "https://one.test {'Authorization': 'Bearer abc'}",
-        "[]",
-    ]
+    assert done.stdout.splitlines() == ["https://one.test {'Authorization': 'Bearer abc'}", "[]"]
 
 
 @pytest.mark.parametrize("text", ["", " \n", "# a comment\n", "---\n"])

@@ -59,8 +59,7 @@ async def test_token_beside_the_kubeconfig_counts_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"{}", b'{"origin": 1}', b"\xff", renewed(of="another").encode()],
+    "content", [b"", b"{", b"[]", b"{}", b'{"origin": 1}', b"\xff", renewed(of="another").encode()]
 )
 async def test_unusable_file_counts_as_absent(content: bytes, tmp_path: Path) -> None:
     (tmp_path / renewed_token.FILE).write_bytes(content)

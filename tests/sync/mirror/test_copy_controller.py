@@ -56,9 +56,7 @@ async def test_a_config_map_follows_its_changes_deletion_and_return(harness: Eng
     assert (harness.config_map() or {})["data"] == {"k": "3"}
 
 
-async def test_reference_created_after_the_pod_is_copied(
-    harness: EngineHarness,
-) -> None:
+async def test_reference_created_after_the_pod_is_copied(harness: EngineHarness) -> None:
     await with_pod(harness, "cm/conf", "secret/key")
     harness.home.put(config_map("conf"))
     harness.home.put(secret("key"))
@@ -67,9 +65,7 @@ async def test_reference_created_after_the_pod_is_copied(
     assert harness.secret()
 
 
-async def test_changed_or_deleted_copy_is_restored(
-    harness: EngineHarness,
-) -> None:
+async def test_changed_or_deleted_copy_is_restored(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf", data={"k": "1"}))
     await with_pod(harness, "cm/conf")
     harness.remote.update(CONFIG_MAPS, "conf", {"data": {"k": "x", "more": "y"}}, REMOTE_NAMESPACE)
@@ -234,9 +230,7 @@ async def test_copy_stays_until_the_remote_pod_that_mounts_it_ends(harness: Engi
     assert harness.config_map() is None
 
 
-async def test_copies_without_pods_are_deleted_at_the_next_start(
-    harness: EngineHarness,
-) -> None:
+async def test_copies_without_pods_are_deleted_at_the_next_start(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf"))
     await with_pod(harness, "cm/conf")
     await harness.stop()
@@ -247,9 +241,7 @@ async def test_copies_without_pods_are_deleted_at_the_next_start(
     assert harness.remote.find(NAMESPACES, REMOTE_NAMESPACE)
 
 
-async def test_changes_while_unwatched_are_found_at_the_next_start(
-    harness: EngineHarness,
-) -> None:
+async def test_changes_while_unwatched_are_found_at_the_next_start(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf", data={"k": "1"}))
     harness.home.put(config_map("lost"))
     await with_pod(harness, "cm/conf", "cm/lost")
@@ -300,9 +292,7 @@ async def test_the_copy_of_another_virtual_node_of_this_home_is_shared_and_not_d
     assert harness.config_map()
 
 
-async def test_unmanaged_object_is_left_alone_and_blocks_the_pod(
-    harness: EngineHarness,
-) -> None:
+async def test_unmanaged_object_is_left_alone_and_blocks_the_pod(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf", data={"k": "ours"}))
     labels = {LABEL_HOME: IDENTITY.home_id}
     harness.remote.put(

@@ -230,9 +230,7 @@ async def test_many_events_wait_less_in_a_burst(
     await harness.home.until(lambda: len(mirrored_events(harness)) == 100)
 
 
-async def test_relist_writes_only_new_events(
-    harness: EngineHarness,
-) -> None:
+async def test_relist_writes_only_new_events(harness: EngineHarness) -> None:
     await started(harness)
     emit_event(harness, "Pulled")
     kept = emit_event(harness, "Created")

@@ -85,10 +85,7 @@ async def test_optional_reference_to_an_unmanaged_secret_is_dropped(harness: Eng
     harness.remote.put(secret("theirs", REMOTE_NAMESPACE))
     volumes: list[Object] = [
         {"name": "v", "secret": {"secretName": "theirs", "optional": True}},
-        {
-            "name": "p",
-            "projected": {"sources": [{"secret": {"name": "theirs", "optional": True}}]},
-        },
+        {"name": "p", "projected": {"sources": [{"secret": {"name": "theirs", "optional": True}}]}},
     ]
     container: Object = {"name": "main", "image": "i", "env": _optional("theirs")}
     container["envFrom"] = [{"secretRef": {"name": "theirs", "optional": True}}]

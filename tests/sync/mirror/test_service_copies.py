@@ -31,11 +31,7 @@ def slice_of(name: str = "web", *addresses: str, node: str = "worker") -> Object
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": {
-            "name": f"{name}-1",
-            "namespace": "default",
-            "labels": {LABEL_SERVICE: name},
-        },
+        "metadata": {"name": f"{name}-1", "namespace": "default", "labels": {LABEL_SERVICE: name}},
         "addressType": "IPv4",
         "endpoints": [{"addresses": [address], "nodeName": node} for address in addresses],
         "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
@@ -208,9 +204,7 @@ async def test_unmanaged_service_does_not_block_the_pod(harness: EngineHarness) 
     assert len(await harness.events_with_reason("RemoteClash")) == 1
 
 
-async def test_rejected_service_does_not_block_the_pod(
-    harness: EngineHarness,
-) -> None:
+async def test_rejected_service_does_not_block_the_pod(harness: EngineHarness) -> None:
     harness.home.put(service())
     harness.remote.fail(Fault("POST", "*/services", code=403))
     await harness.start()

@@ -62,9 +62,7 @@ async def test_pod_that_does_not_refer_to_the_kind_starts_meanwhile(harness: Eng
     await harness.remote.until(lambda: harness.remote_pod("other"))
 
 
-async def test_watch_forbidden_during_creation_blocks_the_pod(
-    harness: EngineHarness,
-) -> None:
+async def test_watch_forbidden_during_creation_blocks_the_pod(harness: EngineHarness) -> None:
     """An optional reference would be left out silently."""
     slow = harness.remote.fail(Fault("POST", "/api/v1/namespaces", delay=0.3))
     harness.home.put(config_map("conf", data={"k": "v"}))

@@ -13,15 +13,7 @@ import pytest
 from sync.base.backoff import Backoff
 from sync.cache import informer_health
 from sync.kube.api_errors import Forbidden
-from sync.kube.api_resources import (
-    CONFIG_MAPS,
-    EVENTS,
-    NAMESPACES,
-    PODS,
-    SECRETS,
-    SERVICES,
-    Object,
-)
+from sync.kube.api_resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from sync.namespaces import per_namespace_informers as watches_module
 from sync.namespaces.per_namespace_informers import home_forbids
 from tests.fakeapi import Fault

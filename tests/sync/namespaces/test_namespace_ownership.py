@@ -45,10 +45,7 @@ def squatted(harness: EngineHarness, **annotations: str) -> Object:
 def forged(harness: EngineHarness, made: Object) -> Object:
     """An object in that namespace with the labels and annotations of a copy."""
     meta = {**made["metadata"], "uid": "home-uid"}
-    return {
-        **made,
-        "metadata": remote_metadata({**made, "metadata": meta}, harness.identity),
-    }
+    return {**made, "metadata": remote_metadata({**made, "metadata": meta}, harness.identity)}
 
 
 async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: EngineHarness) -> None:
@@ -158,9 +155,7 @@ async def test_ownership_survives_a_restart(strict: EngineHarness) -> None:
     assert strict.remote_pod("b")
 
 
-async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
-    strict: EngineHarness,
-) -> None:
+async def test_nonce_identifies_the_namespace_of_a_killed_bridge(strict: EngineHarness) -> None:
     class Killed(MemoryRecord):
         async def write(self, entries: Any) -> None:
             if any(not it.startswith("+") for it in entries):
@@ -259,9 +254,7 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
     assert strict.remote_pod("c")
 
 
-async def test_record_is_written_only_for_new_namespaces(
-    strict: EngineHarness,
-) -> None:
+async def test_record_is_written_only_for_new_namespaces(strict: EngineHarness) -> None:
     await strict.start()
     await strict.remote.until(lambda: strict.record.writes == 1)
     strict.record.answers.clear()

@@ -26,9 +26,7 @@ async def granted(harness: EngineHarness) -> EngineHarness:
     return harness
 
 
-async def test_orphan_and_copies_are_deleted_when_the_grant_is_back(
-    granted: EngineHarness,
-) -> None:
+async def test_orphan_and_copies_are_deleted_when_the_grant_is_back(granted: EngineHarness) -> None:
     hand_over(granted, None)
     await granted.settle()
     granted.home.remove(PODS, "a", "default")

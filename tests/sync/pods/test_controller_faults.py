@@ -200,9 +200,7 @@ async def test_lost_run_once_pod_has_failed(harness: EngineHarness) -> None:
     assert creates(harness) == 0
 
 
-async def test_terminal_pod_deleted_in_the_remote_is_not_run_again(
-    harness: EngineHarness,
-) -> None:
+async def test_terminal_pod_deleted_in_the_remote_is_not_run_again(harness: EngineHarness) -> None:
     await harness.start()
     harness.pod(restartPolicy="OnFailure")
     await harness.settle()
@@ -397,9 +395,7 @@ async def test_update_that_the_remote_rejects_is_reported_once(
     assert (harness.remote_pod() or {})["metadata"]["labels"]["x"] == "y"
 
 
-async def test_pod_waits_for_a_terminating_remote_namespace(
-    harness: EngineHarness,
-) -> None:
+async def test_pod_waits_for_a_terminating_remote_namespace(harness: EngineHarness) -> None:
     await harness.start_running()
     harness.remote.delete(NAMESPACES, REMOTE_NAMESPACE)
     await harness.settle()
@@ -415,9 +411,7 @@ def _ours(name: str) -> Object:
     return {"name": name, "labels": {LABEL_HOME: home_id_from_uid("some uid")}}
 
 
-async def test_deletion_answered_with_a_conflict_is_retried(
-    harness: EngineHarness,
-) -> None:
+async def test_deletion_answered_with_a_conflict_is_retried(harness: EngineHarness) -> None:
     await harness.start()
     harness.pod()
     await harness.settle()

@@ -246,9 +246,7 @@ async def test_orphan_is_deleted_in_the_remote(harness: EngineHarness, while_dow
     assert remote["metadata"]["deletionTimestamp"]
 
 
-async def test_orphan_is_deleted_only_after_home_confirmed_it(
-    harness: EngineHarness,
-) -> None:
+async def test_orphan_is_deleted_only_after_home_confirmed_it(harness: EngineHarness) -> None:
     await harness.start_running()
     lists = Fault("GET", "*/namespaces/default/pods", code=500, times=None)
     refuse = harness.home.fail(lists)
@@ -403,9 +401,7 @@ async def test_pod_left_pending_by_an_older_bridge_becomes_available(
     ).items()
 
 
-async def test_skipped_pod_is_created_once_daemonsets_run(
-    harness: EngineHarness,
-) -> None:
+async def test_skipped_pod_is_created_once_daemonsets_run(harness: EngineHarness) -> None:
     harness.home.put(_daemon_pod())
     await harness.start()
     await harness.stop()
@@ -439,9 +435,7 @@ async def test_daemonset_pod_runs_with_daemonsets_run(harness: EngineHarness) ->
     assert harness.remote_pod("agent")
 
 
-async def test_pod_for_a_node_that_the_remote_adds_is_not_rejected(
-    harness: EngineHarness,
-) -> None:
+async def test_pod_for_a_node_that_the_remote_adds_is_not_rejected(harness: EngineHarness) -> None:
     harness.limits = OfferLimits(elastic={"example.com/gpu": 1})
     harness.remote.put(node("small") | {"status": {"allocatable": {"cpu": "4"}}})
     await harness.start()
@@ -453,9 +447,7 @@ async def test_pod_for_a_node_that_the_remote_adds_is_not_rejected(
     assert harness.status("two")["reason"] == "OutOfexample.com/gpu"
 
 
-async def test_pod_that_fits_no_node_has_failed_until_one_exists(
-    harness: EngineHarness,
-) -> None:
+async def test_pod_that_fits_no_node_has_failed_until_one_exists(harness: EngineHarness) -> None:
     harness.remote.put(node("small") | {"status": {"allocatable": {"cpu": "4"}}})
     await harness.start()
     asks = {"requests": {"cpu": "1000"}}

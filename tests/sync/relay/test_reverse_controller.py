@@ -386,9 +386,7 @@ async def test_version_warning_is_reported_once(there: ReverseHarness) -> None:
     assert event["count"] == 1
 
 
-async def test_no_version_warning_for_an_agent_being_replaced(
-    there: ReverseHarness,
-) -> None:
+async def test_no_version_warning_for_an_agent_being_replaced(there: ReverseHarness) -> None:
     pod = await there.serve()
     await there.harness.stop()
     there.harness.policy = replace(there.harness.policy, relay_image="bridge:2")

@@ -101,9 +101,7 @@ async def test_failing_key_is_retried_until_success() -> None:
     assert worked.calls == ["a"] * 4
 
 
-async def test_only_the_first_failure_is_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_only_the_first_failure_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     worked = RecordingReconcile(refused(), refused(), refused())
     async with running(worked) as controller:
@@ -202,9 +200,7 @@ async def test_cancelled_controller_leaves_no_task_and_no_timer() -> None:
     assert "0 delayed" in repr(controller)
 
 
-def test_key_failing_for_days_is_retried_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_key_failing_for_days_is_retried_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
     async def main() -> None:
@@ -221,9 +217,7 @@ def test_key_failing_for_days_is_retried_once_a_minute(
     run_virtual(main)
 
 
-def test_unretryable_key_waits_longest_unless_added(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unretryable_key_waits_longest_unless_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
     async def main() -> None:

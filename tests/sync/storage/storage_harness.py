@@ -148,10 +148,7 @@ class Storage:
             self.home.update(
                 PERSISTENT_VOLUME_CLAIMS,
                 claim["metadata"]["name"],
-                {
-                    "spec": {"volumeName": name},
-                    "status": {"phase": "Bound", "capacity": capacity},
-                },
+                {"spec": {"volumeName": name}, "status": {"phase": "Bound", "capacity": capacity}},
                 claim["metadata"]["namespace"],
             )
             self.home.update(PERSISTENT_VOLUMES, name, {"status": {"phase": "Bound"}})

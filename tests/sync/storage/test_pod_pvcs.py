@@ -24,10 +24,7 @@ def _bind_elsewhere(storage: Storage, **source: object) -> None:
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": "local-1"},
-        "spec": {
-            "claimRef": {"namespace": "default", "name": "data", "uid": "u"},
-            **source,
-        },
+        "spec": {"claimRef": {"namespace": "default", "name": "data", "uid": "u"}, **source},
     }
     storage.home.put(volume)
     bound = {"spec": {"volumeName": "local-1"}, "status": {"phase": "Bound"}}

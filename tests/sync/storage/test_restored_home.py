@@ -60,9 +60,7 @@ async def test_volumes_created_after_the_backup_stay(storage: Storage, policy: s
     ]
 
 
-async def test_claim_that_was_unbound_in_the_backup_gets_its_volume_again(
-    storage: Storage,
-) -> None:
+async def test_claim_that_was_unbound_in_the_backup_gets_its_volume_again(storage: Storage) -> None:
     await storage.harness.start()
     storage.claim()
     backup = Backup.of(storage)

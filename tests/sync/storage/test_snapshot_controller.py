@@ -41,10 +41,7 @@ def storage(storage: Storage) -> Storage:
 def _put_class(storage: Storage, **parameters: str) -> None:
     storage.home.put(
         VOLUME_SNAPSHOT_CLASSES.manifest(
-            {"name": _SNAPSHOT_CLASS},
-            driver=DRIVER,
-            deletionPolicy="Delete",
-            parameters=parameters,
+            {"name": _SNAPSHOT_CLASS}, driver=DRIVER, deletionPolicy="Delete", parameters=parameters
         )
     )
 
@@ -173,9 +170,7 @@ async def test_rejected_snapshot_is_reported(
     assert message in _status(storage)["error"]["message"]
 
 
-async def test_no_snapshot_is_taken_for_namespace_that_is_no_longer_bound(
-    storage: Storage,
-) -> None:
+async def test_no_snapshot_is_taken_for_namespace_that_is_no_longer_bound(storage: Storage) -> None:
     """It is taken when an administrator binds the namespace again."""
     await storage.harness.start()
     await storage.bound()

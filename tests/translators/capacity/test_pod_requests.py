@@ -94,11 +94,7 @@ def test_resources_are_rounded_up_to_whole_units() -> None:
 def test_resource_list_is_parsed() -> None:
     assert pod_requests.parse_resource_list(
         {"cpu": "3920m", "hugepages-1Gi": "0", "pods": "110"}
-    ) == {
-        "cpu": 3920,
-        "hugepages-1Gi": 0,
-        "pods": 110,
-    }
+    ) == {"cpu": 3920, "hugepages-1Gi": 0, "pods": 110}
     assert pod_requests.parse_resource_list(None) == {}
     assert pod_requests.parse_resource_list({"cpu": "many"}) == {"cpu": 0}
 

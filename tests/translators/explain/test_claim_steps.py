@@ -53,11 +53,7 @@ def _bound(capacity: str = "2Gi") -> Object:
 
 
 def _volume(handle: str = "r1/shop-berlin/data-0") -> Object:
-    csi = {
-        "driver": DRIVER,
-        "volumeHandle": handle,
-        "volumeAttributes": {"remoteUID": "remote-1"},
-    }
+    csi = {"driver": DRIVER, "volumeHandle": handle, "volumeAttributes": {"remoteUID": "remote-1"}}
     return {"metadata": {"name": "pvc-u"}, "spec": {"csi": csi}, "status": {"phase": "Bound"}}
 
 
@@ -69,11 +65,7 @@ def _remote(*, phase: str = "Bound", unfinished: bool = False, of_class: str = "
         "labels": {LABEL_HOME: IDENTITY.home_id},
         "annotations": annotations,
     }
-    return {
-        "metadata": meta,
-        "spec": {"storageClassName": of_class},
-        "status": {"phase": phase},
-    }
+    return {"metadata": meta, "spec": {"storageClassName": of_class}, "status": {"phase": phase}}
 
 
 def _objects(home: Object, **changes: Any) -> ClaimObjects:

@@ -147,10 +147,7 @@ def test_defaults_are_not_pruned_fields() -> None:
         ({"containers": [{"name": "a", "restartPolicyRules": [{}]}]}, True),
         ({"containers": [{"name": "a", "securityContext": {"procMount": "Default"}}]}, False),
         ({"containers": [{"name": "a", "securityContext": {"procMount": "Unmasked"}}]}, True),
-        (
-            {"containers": [{"name": "a", "volumeMounts": [{"recursiveReadOnly": "Enabled"}]}]},
-            True,
-        ),
+        ({"containers": [{"name": "a", "volumeMounts": [{"recursiveReadOnly": "Enabled"}]}]}, True),
     ],
 )
 def test_dry_run_is_needed_if_a_server_may_prune_a_restriction(spec: Object, needed: bool) -> None:

@@ -370,10 +370,7 @@ def test_pod_deleted_only_in_the_remote_is_not_ready(deleted_at_home: bool) -> N
     if deleted_at_home:
         home["metadata"]["deletionTimestamp"] = _NOW
     remote: Object = {
-        "metadata": {
-            "deletionTimestamp": "2025-11-03T10:00:30Z",
-            "deletionGracePeriodSeconds": 30,
-        },
+        "metadata": {"deletionTimestamp": "2025-11-03T10:00:30Z", "deletionGracePeriodSeconds": 30},
         "status": {"conditions": [_condition("Ready")]},
     }
     (ready,) = pod_status.translate_status(home, remote, POLICY, now=_NOW)["conditions"]

@@ -232,10 +232,7 @@ _HOME = {"cluster-bridge.io/home": IDENTITY.home_id}
         ),
         (
             {"matchExpressions": [{"key": _NAME, "operator": "Exists"}]},
-            {
-                "matchLabels": _HOME,
-                "matchExpressions": [{"key": _NAME, "operator": "Exists"}],
-            },
+            {"matchLabels": _HOME, "matchExpressions": [{"key": _NAME, "operator": "Exists"}]},
         ),
     ],
     ids=["all", "one by name", "some by name", "all but one", "all that have a name"],

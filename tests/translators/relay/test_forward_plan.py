@@ -118,9 +118,7 @@ def test_named_target_port_is_resolved_per_pod() -> None:
         (sidecar, pod("c")),
         (done, pod("d")),
     )
-    assert found.backends == {
-        "": (backend("a", 8080), backend("b", 9090), backend("c", 15001)),
-    }
+    assert found.backends == {"": (backend("a", 8080), backend("b", 9090), backend("c", 15001))}
 
 
 def test_session_affinity_of_the_service() -> None:

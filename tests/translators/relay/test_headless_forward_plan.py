@@ -83,12 +83,7 @@ def test_slice_equals_that_of_homes_controller() -> None:
             "hostname": "web-0",
             "conditions": {"ready": True, "serving": True, "terminating": False},
             "nodeName": "virtual",
-            "targetRef": {
-                "kind": "Pod",
-                "namespace": "shop",
-                "name": "web-0",
-                "uid": "uid-web-0",
-            },
+            "targetRef": {"kind": "Pod", "namespace": "shop", "name": "web-0", "uid": "uid-web-0"},
         }
     ]
     assert made["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]

@@ -25,9 +25,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_addresses_are_unique_and_stable(
-    steps: list[tuple[str, PodName, str | None]],
-) -> None:
+def test_addresses_are_unique_and_stable(steps: list[tuple[str, PodName, str | None]]) -> None:
     book = AddressPool(SMALL)
     held: dict[PodName, str] = {}
     for what, pod, known_address in steps:

@@ -25,9 +25,7 @@ MANIFESTS = Path(__file__).parents[4] / "manifests" / "rbac"
     ],
 )
 def test_manifest_files_equal_the_output(
-    invoke: Invoke,
-    file: str,
-    command: tuple[str, ...],
+    invoke: Invoke, file: str, command: tuple[str, ...]
 ) -> None:
     done = invoke("rbac", *command)
     assert done.exit_code == 0
@@ -100,9 +98,7 @@ def test_home_prints_no_policy_for_older_api_servers(invoke: Invoke) -> None:
     ],
 )
 def test_invalid_option_prints_no_yaml(
-    invoke: Invoke,
-    args: tuple[str, ...],
-    expected: str,
+    invoke: Invoke, args: tuple[str, ...], expected: str
 ) -> None:
     done = invoke("rbac", *args)
     assert done.exit_code == 2
