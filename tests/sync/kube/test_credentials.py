@@ -8,6 +8,7 @@ import errno
 import os
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -337,27 +338,22 @@ async def test_unknown_context_is_named(path: Path) -> None:
     assert "kubectl config" in message
 
 
-async def test_context_with_an_unknown_cluster(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda config: config["clusters"][0].update(name="another"), "fake"),
+        (lambda config: config["users"][0].update(name="another"), "user"),
+        (lambda config: config.update({"current-context": ""}), "current-context"),
+        (lambda config: config["clusters"][0]["cluster"].pop("server"), "server"),
+    ],
+    ids=["unknown cluster", "unknown user", "no current context", "no server"],
+)
+async def test_incomplete_kubeconfig_is_rejected(
+    path: Path, change: Callable[[dict[str, Any]], object], word: str
+) -> None:
     content = kubeconfig(SERVER, user={"token": CANARY})
-    content["clusters"][0]["name"] = "another"
-    assert "fake" in await refused(KubeconfigRef(write(path, content)))
-
-
-async def test_context_with_an_unknown_user(path: Path) -> None:
-    content = kubeconfig(SERVER, user={"token": CANARY})
-    content["users"][0]["name"] = "another"
-    assert "user" in await refused(KubeconfigRef(write(path, content)))
-
-
-async def test_no_current_context(path: Path) -> None:
-    content = {**kubeconfig(SERVER), "current-context": ""}
-    assert "current-context" in await refused(KubeconfigRef(write(path, content)))
-
-
-async def test_cluster_without_a_server(path: Path) -> None:
-    content = kubeconfig(SERVER)
-    del content["clusters"][0]["cluster"]["server"]
-    assert "server" in await refused(KubeconfigRef(write(path, content)))
+    change(content)
+    assert word in await refused(KubeconfigRef(write(path, content)))
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1:6443", "ftp://x", "https://", "https://x:port"])

@@ -58,22 +58,6 @@ async def crowd(client: KubeClient, number: int, namespace: str = "crowd") -> No
             group.create_task(one())
 
 
-async def test_limit_falls_while_the_server_is_busy_and_recovers(
-    api: FakeApi, client: KubeClient
-) -> None:
-    server = Server(api, at_once=1, seconds=0.02, refuses=False)
-    await crowd(client, 1)
-    await crowd(client, 200)
-    # 50 a second and a tenth of a second each: five, and what the server itself adds.
-    assert client.limiter.limit < START
-    server.at_once, server.most = 100, 0
-    before = client.limiter.limit
-    for _ in range(10):
-        await crowd(client, 100)
-    assert client.limiter.limit > before
-    assert client.limiter.in_flight == client.limiter.waiting == 0
-
-
 async def test_throttling_lowers_the_limit_and_every_request_ends(
     api: FakeApi, client: KubeClient
 ) -> None:
