@@ -312,6 +312,16 @@ async def test_unsupported_upgrades_get_400(
 
 
 @pytest.mark.parametrize(
+    "target", ["/exec/default/web/app?command=sh", "/portForward/default/web?port=x"]
+)
+async def test_invalid_query_gets_400(harness: KubeletHarness, target: str) -> None:
+    head, _, writer = await harness.upgrade(target)
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert not harness.remote.requests
+    writer.close()
+
+
+@pytest.mark.parametrize(
     "target", [EXEC, "/attach/default/web/app?output=1", "/portForward/default/web"]
 )
 async def test_request_without_upgrade_gets_400(harness: KubeletHarness, target: str) -> None:

@@ -69,6 +69,11 @@ def test_text_starts_with_the_summary(invoke: Invoke, lookup: PodLookupCalls) ->
     assert done.stderr == ""
 
 
+def test_json_has_the_whole_report(invoke: Invoke, lookup: PodLookupCalls) -> None:
+    answer = json.loads(invoke("explain", "pod", "default/web", "-o", "json").stdout)
+    assert (answer["state"], answer["pod"]["name"]) == ("WouldRun", "web")
+
+
 def test_show_remote_prints_only_the_remote_pod(invoke: Invoke, lookup: PodLookupCalls) -> None:
     made = yaml.safe_load(invoke("explain", "pod", "web", "--show", "remote").stdout)
     assert (made["kind"], made["metadata"]["namespace"]) == ("Pod", "default-h")

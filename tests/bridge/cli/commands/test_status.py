@@ -109,3 +109,9 @@ def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
     assert invoke("dashboard", "--no-open", "--port", "8080").exit_code == 0
     assert home.calls[-1] == (None, False, 8080)
     assert invoke("dashboard", "--port", "70000").exit_code == 2
+
+
+def test_status_as_wide_and_name(invoke: Invoke, home: Home) -> None:
+    name = home.found[0]["name"]
+    assert invoke("status", "-o", "wide").stdout.splitlines()[1].startswith(name)
+    assert invoke("status", "-o", "name").stdout == f"node/{name}\n"
