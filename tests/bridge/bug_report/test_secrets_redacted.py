@@ -120,11 +120,7 @@ async def test_secrets_in_all_objects_are_not_in_the_report(two: Clusters, tmp_p
     [its] = pod["status"]["containerStatuses"]
     assert its["state"]["waiting"]["reason"] == "RunContainerError"
     assert its["state"]["waiting"]["message"] == f'exec: "{WITHHELD}": not found'
-    assert its["lastState"]["terminated"] == {
-        "exitCode": 1,
-        "reason": "Error",
-        "message": WITHHELD,
-    }
+    assert its["lastState"]["terminated"] == {"exitCode": 1, "reason": "Error", "message": WITHHELD}
     assert pod["metadata"]["labels"] == {"app": WITHHELD}
     [there] = parsed(files, f"nodes/{NODE}/remote-pods.json")
     assert there["metadata"]["labels"]["cluster-bridge.io/node"] == NODE
@@ -191,9 +187,6 @@ def test_short_words_are_not_redacted() -> None:
     assert redactor.redact("so a b true it is") == f"so {WITHHELD} it is"
 
 
-# -- contents that are not all known -----------------------------------------------------
-
-
 #: No credential of the kubeconfigs, which are redacted on their own.
 PASSWORD = "hunter2-very-secret"
 PASSWORD_ENCODED = base64.b64encode(PASSWORD.encode()).decode()
@@ -203,9 +196,7 @@ def rejected(harness: EngineHarness) -> None:
     """A pod that waits, because a webhook of the remote rejects its Secret and quotes it."""
     harness.home.put(secret("key", data={"password": PASSWORD_ENCODED}))
     message = f"admission webhook denied the request: password {PASSWORD} is too weak"
-    harness.remote.fail(
-        Fault("POST", "*/secrets", code=403, message=message, times=None),
-    )
+    harness.remote.fail(Fault("POST", "*/secrets", code=403, message=message, times=None))
     container = {"name": "main", "image": "busybox:1", "envFrom": [{"secretRef": {"name": "key"}}]}
     harness.pod("a", containers=[container])
 

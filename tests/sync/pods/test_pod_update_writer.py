@@ -39,9 +39,6 @@ def _remote_writes(harness: EngineHarness) -> list[str]:
     return [write for write in harness.writes() if write.startswith("remote")]
 
 
-# -- ephemeral containers ----------------------------------------------------------------
-
-
 async def test_label_of_remote_admission_stays_on_a_pod(harness: EngineHarness) -> None:
     """A NetworkPolicy of the remote may select by it; without it, the pod would be reachable."""
     await harness.start_running(labels={"app": "web"})
@@ -97,9 +94,6 @@ async def test_recreated_pod_gets_its_ephemeral_container(harness: EngineHarness
     remote = harness.remote_pod()
     assert remote
     assert [it["name"] for it in remote["spec"]["ephemeralContainers"]] == ["debugger"]
-
-
-# -- resize ------------------------------------------------------------------------------
 
 
 async def test_resize_uses_its_subresource_and_keeps_remote_defaults(
@@ -240,9 +234,6 @@ async def test_reverted_resize_is_no_longer_pending(
     await harness.home.until(lambda: _pending(harness) is None)
 
 
-# -- rejections and webhooks -------------------------------------------------------------
-
-
 async def test_an_image_that_a_webhook_chose_stays_until_home_changes_its_own(
     harness: EngineHarness,
 ) -> None:
@@ -310,9 +301,6 @@ async def test_rejected_update_does_not_hold_up_others(
     assert len(await harness.events_with_reason("UpdateRefused")) == 1
 
 
-# -- dropped and rejected fields ---------------------------------------------------------
-
-
 async def test_dropped_fields_are_reported_in_one_event(harness: EngineHarness) -> None:
     await harness.start()
     harness.pod(schedulerName="mine", priorityClassName="urgent")
@@ -356,9 +344,6 @@ async def test_rejected_pod_is_reported_once_and_nothing_is_copied_for_it(
     await harness.settle()
     assert harness.home.find(PODS, "a", "default") is None
     assert len(harness.home.objects(EVENTS)) == 1
-
-
-# -- other clients of the remote ---------------------------------------------------------
 
 
 async def test_update_that_a_controller_sets_back_is_repeated_at_growing_intervals(

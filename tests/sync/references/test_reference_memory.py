@@ -142,9 +142,6 @@ async def test_token_secret_that_took_the_name_is_not_copied(harness: EngineHarn
     assert harness.secret() is None
 
 
-# -- too many objects --------------------------------------------------------------------
-
-
 @pytest.fixture
 def six_objects(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A namespace with six ConfigMaps. There is memory for eight watched objects, of which one
@@ -195,9 +192,6 @@ async def test_pod_that_leaves_no_longer_waits_for_memory(harness: EngineHarness
     await harness.home.until(lambda: harness.home.find(PODS, "a", "default") is None)
     harness.pod("b", uses=["cm/c0"])
     await harness.remote.until(lambda: harness.remote_pod("b"))
-
-
-# -- Services ----------------------------------------------------------------------------
 
 
 def large_service(name: str) -> Object:

@@ -134,9 +134,6 @@ async def test_a_pod_waits_while_its_object_cannot_be_read(harness: EngineHarnes
     assert harness.config_map()
 
 
-# -- an object that home does not serve --------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["configmaps", "secrets", "services"])
 async def test_pod_reports_an_object_that_home_cannot_serve(
     harness: EngineHarness, kind: str

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bridge.base.command_error import PreflightError
 from bridge.explain import claim_lookup, cluster_lookup
 from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.claim_lookup import ClaimFacts
@@ -72,6 +73,15 @@ def test_text_starts_with_the_summary(invoke: Invoke, lookup: PodLookupCalls) ->
 def test_json_has_the_whole_report(invoke: Invoke, lookup: PodLookupCalls) -> None:
     answer = json.loads(invoke("explain", "pod", "default/web", "-o", "json").stdout)
     assert (answer["state"], answer["pod"]["name"]) == ("WouldRun", "web")
+
+
+def test_error_is_one_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: ExplainSettings) -> PodFacts:
+        raise PreflightError("what, where, what next")
+
+    monkeypatch.setattr(cluster_lookup, "look_up_pod", fail)
+    done = invoke("explain", "pod", "a/b")
+    assert (done.exit_code, done.stderr) == (1, "error: what, where, what next\n")
 
 
 def test_show_remote_prints_only_the_remote_pod(invoke: Invoke, lookup: PodLookupCalls) -> None:
