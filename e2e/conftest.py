@@ -30,6 +30,7 @@ from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
 from e2e.installed_bridge import installing, loaded  # noqa: F401  # fixtures
 from e2e.kubectl import Json, create_namespace, get, get_one, uids, wait_for
+from e2e.revisions import with_linger
 from e2e.volume_snapshots import snapshots  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ TEST_SECONDS = 300
 DURATIONS = Path(__file__).parent / "gate" / "durations.json"
 #: Estimate for a test that the file does not have.
 UNKNOWN_SECONDS = 60.0
+#: Seconds that unneeded copies and namespaces remain with ``@pytest.mark.short_linger``.
+SHORT_LINGER = 2.0
 #: Resources that the bridge creates in the remote.
 _MANAGED_RESOURCES = "pods,configmaps,secrets,services,endpointslices,leases"
 
@@ -363,7 +366,8 @@ def bridged(
     """A joined remote cluster. Afterwards it has left, and nothing remains in the remote.
 
     ``@pytest.mark.join("--option", …)`` adds options of the command; with ``@pytest.mark.unbound``
-    the bridge may not read the test's namespace.
+    the bridge may not read the test's namespace; with ``@pytest.mark.short_linger`` unneeded
+    copies and namespaces remain for `SHORT_LINGER` instead of a minute.
     """
     home, remote = clusters["home"], clusters["remote"]
     unbound = request.node.get_closest_marker("unbound") is not None
@@ -371,6 +375,8 @@ def bridged(
     args = (*usual_options(node_name), *options)
     near = limited.at_home(node_name)
     bridge = Bridge(near, limited.remote, tmp_path / "bridge.log", args)
+    if request.node.get_closest_marker("short_linger") is not None:
+        bridge.use(with_linger(SHORT_LINGER))
     try:
         with joined(bridge, node_name, home=home, remote=remote, unbound=unbound) as found:
             yield found

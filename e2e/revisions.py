@@ -56,5 +56,12 @@ def bridge_program(tree: Path, *, before: str = "") -> Program:
     return Program(command, {"PYTHONPATH": str(tree)})
 
 
+def with_linger(seconds: float) -> Program:
+    """This tree's command `bridge`, which keeps remote namespaces and copies for so long after the
+    last pod that needs them."""
+    before = "from bridge.base import join_settings; join_settings.NAMESPACE_LINGER = "
+    return bridge_program(REPOSITORY, before=f"{before}{seconds}")
+
+
 def _git(*args: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", "-C", REPOSITORY, *args], capture_output=True, check=False)

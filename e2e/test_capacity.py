@@ -86,7 +86,7 @@ def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
         remote("taint", "node", name, "a:PreferNoSchedule-")
 
 
-@pytest.mark.join("--reserve", "cpu=1,memory=1Gi", "--share", "0.5", "--cpu", "2", "--pods", "7")
+@pytest.mark.join("--reserve", "cpu=1,memory=1Gi", "--share", "0.5", "--limits", "cpu=2,pods=7")
 def test_options_limit_allocatable(bridged: Bridged) -> None:
     """Half of every resource of a large worker is offered after the reservation, with limits."""
     [theirs] = get(bridged.remote, "nodes")

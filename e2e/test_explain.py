@@ -123,3 +123,85 @@ def test_explanation_names_why_a_pod_does_not_run(bridged: Bridged, tmp_path: Pa
     assert any(
         it["side"] == "remote" and "none.invalid" in it["message"] for it in answer["events"]
     )
+
+
+def test_missing_or_unbound_pvc_is_the_obstacle(bridged: Bridged, tmp_path: Path) -> None:
+    """Home's scheduler reports the same about the pod."""
+    volume = {"name": "files", "persistentVolumeClaim": {"claimName": "data"}}
+    file = tmp_path / "stores.yaml"
+    file.write_text(pod(bridged.node, "stores", volumes=[volume]))
+    before = _explain(bridged, "-f", file)
+    assert before["state"] == "NotPlaced"
+    assert before["placement"]["obstacles"] == [
+        {"field": "spec.volumes[files]", "why": "PersistentVolumeClaim data is missing at home"}
+    ]
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "",
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    }
+    bridged.apply(json.dumps(claim))
+    bridged.apply(file.read_text())
+    wait_for(
+        lambda: (
+            "unbound immediate PersistentVolumeClaims"
+            in bridged.kubectl("get", "pod", "-o", "yaml")
+        ),
+        "home's scheduler does not place it",
+    )
+    answer = _explain(bridged, "stores")
+    assert answer["state"] == "NotPlaced"
+    assert "PersistentVolumeClaim data is not bound at home" in answer["summary"]
+
+
+def test_best_of_several_virtual_nodes_is_explained(
+    bridged: Bridged, limited: Limited, tmp_path: Path
+) -> None:
+    """A small node sorts before the other one; a selector can require it."""
+    small = f"small-{uuid.uuid4().hex[:6]}"
+    options = (*usual_options(small), "--limits", "cpu=100m")
+    second = Bridge(limited.at_home(small), limited.remote, tmp_path / "second.log", options)
+    asks = {"resources": {"requests": {"cpu": "200m"}}}
+    containers = [shell("main", "sleep 1", **asks)]
+    anywhere, named = tmp_path / "anywhere.yaml", tmp_path / "named.yaml"
+    anywhere.write_text(pod("", "anywhere", nodeSelector={}, containers=containers))
+    named.write_text(pod(small, "named", containers=containers))
+    with joined(second, small, home=bridged.home, remote=bridged.remote):
+        answer = _explain(bridged, "-f", anywhere, any_node=True)
+        assert answer["state"] == "WouldRun", answer["summary"]
+        assert answer["node"]["name"] == bridged.node
+        assert [it["name"] for it in answer["nodes"]] == [bridged.node, small]
+        assert answer["nodes"][1]["obstacles"][0]["field"] == "resources.requests[cpu]"
+
+        answer = _explain(bridged, "-f", named, any_node=True)
+        assert (answer["state"], answer["node"]["name"]) == ("NotPlaced", small)
+        fields = [it["field"] for it in answer["placement"]["obstacles"]]
+        assert fields == ["resources.requests[cpu]"]
+
+
+def test_cordoned_remote_is_named_as_the_cause(bridged: Bridged, tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(pod(bridged.node, "web"))
+    [worker] = get(bridged.remote, "nodes")
+    name = worker["metadata"]["name"]
+    bridged.remote.kubectl("cordon", name)
+    try:
+
+        def named() -> bool:
+            answer = _explain(bridged, "-f", file)
+            return answer["state"] == "NotPlaced" and "1 cordoned" in answer["summary"]
+
+        wait_for(named, "the summary names the cordon of the remote's node")
+        first = _explain(bridged, "-f", file)["placement"]["obstacles"][0]
+        assert first["field"] == "node.status"
+    finally:
+        bridged.remote.kubectl("uncordon", name)
+    wait_for(
+        lambda: _explain(bridged, "-f", file)["state"] == "WouldRun",
+        "an uncordoned remote takes pods",
+    )

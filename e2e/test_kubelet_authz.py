@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,18 +128,6 @@ def test_websocket_exec_requires_create(bridged: Bridged, proxy_role: str) -> No
         home.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found")
     # Home's API server has all verbs: kubectl exec works.
     assert "hello" in bridged.kubectl("exec", "target", "--", "echo", "hello")
-
-
-@pytest.mark.join("--anonymous-auth")
-def test_anonymous_callers_are_authorised_with_the_option(
-    bridged: Bridged, proxy_role: str, admin: tuple[Path, Path]
-) -> None:
-    at = endpoint(bridged.home, bridged.node)
-    code, text = status_of(at, "/containerLogs/a/b/c")
-    assert (code, "system:anonymous" in text) == (403, True)
-    assert status_of(at, "/pods", token="a.b.c")[0] == 401
-    configz = json.loads(status_of(at, "/configz", pair=admin)[1])["kubeletconfig"]
-    assert configz["authentication"]["anonymous"] == {"enabled": True}
 
 
 @pytest.mark.core

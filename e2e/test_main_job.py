@@ -8,6 +8,7 @@ import urllib.request
 
 import pytest
 
+from bridge.base.join_settings import NAMESPACE_LINGER
 from e2e.conftest import Bridged
 from e2e.kubectl import PATIENCE, get, get_one, is_ready, made_by_bridge, uids, wait_for
 from e2e.unmanaged_objects import unmanaged_requests
@@ -18,8 +19,6 @@ pytestmark = pytest.mark.core
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with a margin.
 VOLUME_SECONDS = 100.0
-#: Seconds for which an unused copy stays (`--namespace-linger`).
-LINGER = 60.0
 
 
 def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None:
@@ -58,7 +57,7 @@ def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None
             )
         ),
         "the copies of referenced objects were deleted",
-        seconds=LINGER + PATIENCE,
+        seconds=NAMESPACE_LINGER + PATIENCE,
     )
 
 

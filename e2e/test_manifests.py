@@ -121,7 +121,7 @@ def instance_of(obj: dict[str, Any]) -> str:
                 *("--network", "none", "--service-accounts", "none", "--share", "0.5"),
                 *("--serving-certificate", "csr", "--replicas", "1", "--port", "10251"),
                 *("--bind", "a", "--bind", "b", "--annotations", "x=$(POD_IP),y=2"),
-                *("--anonymous-auth", "--log-format", "json"),
+                *("--verbose", "--log-format", "json"),
             ],
             {
                 "replicas": 1,
@@ -133,7 +133,7 @@ def instance_of(obj: dict[str, Any]) -> str:
                     "share": 0.5,
                     "serving-certificate": "csr",
                     "annotations": "x=$(POD_IP),y=2",
-                    "anonymous-auth": True,
+                    "verbose": True,
                     "log-format": "json",
                 },
             },
@@ -477,22 +477,22 @@ def test_chart_mounts_an_existing_secret(helm: Path, tmp_path: Path) -> None:
 
 def test_values_of_every_form_are_options(helm: Path, tmp_path: Path) -> None:
     options = {
-        "relay-connections": 1_000_000,
+        "relay-idle-timeout": 1_000_000,
         "labels": {"a": "b", "c": "1", "d": 1_000_000, "e": True},
-        "verbose": True,
+        "verbose": False,
         "remote-namespaces": ["x", "y"],
-        "anonymous-auth": False,
-        "namespace-linger": "5m",
+        "limits": {"cpu": 2, "memory": "1Gi", "pods": 1_000_000},
+        "unschedulable-timeout": "5m",
     }
     entry = {"name": "far", "existingSecret": "s", "options": options}
     charted, _ = of_chart(helm, tmp_path, {"remotes": [entry]})
     pod = charted["Deployment", "seen", "cluster-bridge-far"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"][-5:] == [
         "--labels=a=b,c=1,d=1000000,e=true",
-        "--namespace-linger=5m",
-        "--relay-connections=1000000",
+        "--limits=cpu=2,memory=1Gi,pods=1000000",
+        "--relay-idle-timeout=1000000",
         "--remote-namespaces=x,y",
-        "--verbose",
+        "--unschedulable-timeout=5m",
     ]
 
 

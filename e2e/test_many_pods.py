@@ -22,12 +22,13 @@ from e2e.bench.pods.load_targets import ClusterPair, Runner, connected
 from e2e.bench.pods.pod_load import Crowd, Shape
 from e2e.bench.report_output import say
 from e2e.clusters.cluster import Cluster
+from e2e.revisions import with_linger
 from sync.kube.transport import MAX_CONNECTIONS
 
 SHAPE = Shape(pods=400, namespaces=8, references=5, secrets=5)
 LARGE_SHAPE = replace(SHAPE, pods=2000)
-#: Empty namespaces are deleted at once: the last audit waits for them.
-OPTIONS = ("--namespace-linger", "1")
+#: Seconds until an empty namespace is deleted: the last audit waits for them.
+LINGER = 1.0
 #: Seconds until all pods have a change, on a busy machine.
 PATIENCE = 120.0
 #: Pods that change at once.
@@ -61,7 +62,10 @@ async def test_many_pods_are_created_updated_and_deleted(
     """Nothing is lost, duplicated or left, and the number of writes per pod is minimal."""
     async with (
         connected(simulated) as pair,
-        load_targets.running(load_targets.BRIDGE, pair, shape, *OPTIONS) as (runner, crowd),
+        load_targets.running(load_targets.BRIDGE, pair, shape, program=with_linger(LINGER)) as (
+            runner,
+            crowd,
+        ),
         crowd.watched(),
     ):
         assert runner is not None

@@ -120,7 +120,6 @@ def test_controller_of_a_granted_namespace_adopts_no_pod_of_home(bridged: Bridge
         bridged.kubectl("delete", "pod", "ours", "--timeout=60s")
 
 
-@pytest.mark.join("--namespace-linger=600")
 def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> None:
     """By the record at home; if that was deleted, by their labels, once and with a log line."""
     wait_for(lambda: _recorded(bridged) == "", "the node has a record, of nothing yet")

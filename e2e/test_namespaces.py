@@ -17,7 +17,7 @@ def _there(bridged: Bridged) -> str | None:
     return uids(get(bridged.remote, "namespaces")).get(bridged.remote_namespace)
 
 
-@pytest.mark.join("--namespace-linger=2")
+@pytest.mark.short_linger
 def test_empty_namespace_is_deleted_and_recreated(bridged: Bridged) -> None:
     """Pods created during the deletion wait, and start in a new one."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
@@ -32,7 +32,7 @@ def test_empty_namespace_is_deleted_and_recreated(bridged: Bridged) -> None:
     assert _there(bridged) not in (None, before)
 
 
-@pytest.mark.join("--namespace-linger=2")
+@pytest.mark.short_linger
 def test_namespace_deleted_under_its_pods_is_recreated(bridged: Bridged) -> None:
     """After a deletion of the whole remote namespace the pod is re-created at once."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
@@ -44,7 +44,7 @@ def test_namespace_deleted_under_its_pods_is_recreated(bridged: Bridged) -> None
 
 
 @pytest.mark.core
-@pytest.mark.join("--namespace-linger=2")
+@pytest.mark.short_linger
 def test_namespace_with_unmanaged_objects_stays(bridged: Bridged) -> None:
     """One unmanaged ConfigMap suffices."""
     bridged.apply(busybox(bridged.node, "guest", "sleep 3600"))
@@ -115,7 +115,7 @@ def old_routes(remote: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("old_routes")
-@pytest.mark.join("--namespace-linger=2")
+@pytest.mark.short_linger
 def test_custom_resource_of_a_non_preferred_version_keeps_its_namespace(
     bridged: Bridged,
 ) -> None:

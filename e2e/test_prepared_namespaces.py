@@ -20,6 +20,7 @@ from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
 from e2e.kubectl_streams import forwarded, protocol
+from e2e.revisions import with_linger
 from e2e.workload_manifests import busybox, config_map, pod, secret, shell
 
 _METRICS = "metrics.k8s.io"
@@ -101,17 +102,18 @@ def test_roles_in_two_prepared_namespaces_are_enough(
             remote.kubectl("create", "quota", "pods", "--hard=pods=10", "-n", name)
         requests = Requests(remote.audit_log)
         near = limited.at_home(node_name)
-        options = (*usual_options(node_name), "--cpu", "2", "--namespace-linger", "1")
+        options = usual_options(node_name)
         undeclared = bridge_process.run(
             *("join", "--kubeconfig", account.kubeconfig),
-            *(*options, "--remote-namespaces", f"{second},{first}"),
+            *(*options, "--limits", "cpu=2", "--remote-namespaces", f"{second},{first}"),
             home=near,
         )
         assert undeclared.returncode == 1
         assert "capacity is unknown (memory)" in undeclared.stderr
-        assert "join with --memory" in undeclared.stderr
-        options = (*options, "--memory", "2Gi", "--remote-namespaces")
+        assert "join with --limits memory=AMOUNT" in undeclared.stderr
+        options = (*options, "--limits", "cpu=2,memory=2Gi", "--remote-namespaces")
         bridge = Bridge(near, account, tmp_path / "bridge.log", (*options, f"{second},{first}"))
+        bridge.use(with_linger(1))
         try:
             with joined(
                 bridge,

@@ -15,7 +15,7 @@ from e2e.workload_manifests import config_map, pod, secret, shell
 pytestmark = pytest.mark.core
 
 
-@pytest.mark.join("--namespace-linger=2")
+@pytest.mark.short_linger
 def test_references_of_every_kind_are_copied_and_nothing_else(bridged: Bridged) -> None:
     """Environment, volumes, projected volumes, pull secrets; optional and immutable ones, binary
     data and types; service account tokens stay at home."""

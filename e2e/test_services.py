@@ -94,7 +94,7 @@ def who_answers(
 
 
 @pytest.mark.core
-@pytest.mark.join("--namespace-linger=2")
+@pytest.mark.short_linger
 def test_pods_reach_services_of_both_clusters_by_name(
     bridged: Bridged, home: Cluster, remote: Cluster
 ) -> None:

@@ -283,7 +283,7 @@ def test_volume_in_a_prepared_namespace(
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
     remote.kubectl("create", "-f", "-", input=json.dumps(body))
     granted = ("remote", "--namespace", there, "--storage", "provision")
-    options = ("--remote-namespaces", there, "--cpu", "2", "--memory", "1Gi", "--pods", "9")
+    options = ("--remote-namespaces", there, "--limits", "cpu=2,memory=1Gi,pods=9")
     bridge = Bridge(
         limited.at_home(node_name),
         service_accounts.granted(remote, tmp_path, *granted, account=account),

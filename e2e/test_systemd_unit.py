@@ -45,7 +45,7 @@ def burst(
         "port": 0,
         "network": "flat",
         "labels": {"team": "orders", "example.com/is-burst": True},
-        "namespace-linger": "1s",
+        "unschedulable-timeout": "15m",
     }
     instance.write_files(options, home=near.kubeconfig, remote=far.kubeconfig)
     bridge = UnitBridge(

@@ -37,6 +37,30 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class PodMetadata(NamedTuple):
+    """Patterns of labels and annotations of pods, in addition to those that are dropped by default
+    (`translators.pods.dropped_metadata`)."""
+
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    """These win, also over the default."""
+
+    @classmethod
+    def from_actions(cls, actions: Mapping[str, str]) -> PodMetadata:
+        """From a map of patterns to ``drop`` or ``keep``, as the option has it; other values are
+        ignored."""
+        drop, keep = (
+            tuple(pattern for pattern, found in actions.items() if found == action)
+            for action in ("drop", "keep")
+        )
+        return cls(drop, keep)
+
+    @property
+    def actions(self) -> dict[str, str]:
+        """The map of `from_actions`."""
+        return dict.fromkeys(self.drop, "drop") | dict.fromkeys(self.keep, "keep")
+
+
 def _no_ranges() -> HomeRanges:
     return NO_RANGES
 
@@ -84,11 +108,7 @@ class Policy:
     control_plane_nodes: ControlPlaneNodes = "deny"
     pod_security: PodSecurityLevel = "privileged"
     """The loosest level of namespaces that the bridge creates (`translators.pod_security`)."""
-    drop_pod_metadata: tuple[str, ...] = ()
-    """Patterns of labels and annotations of pods that are dropped beside the default ones
-    (`translators.pods.dropped_metadata`)."""
-    pass_pod_metadata: tuple[str, ...] = ()
-    """Patterns of those that are kept nevertheless."""
+    pod_metadata: PodMetadata = field(default_factory=PodMetadata)
     unschedulable_timeout: float | None = None
     """Seconds until a pod that the remote cannot schedule fails at home; None waits forever."""
 

@@ -153,7 +153,6 @@ class NodeKubelet:
             node_name=facts.identity.node,
             client_ca=facts.client_ca,
             certificate=certificate,
-            anonymous=settings.anonymous_auth,
             routes=[*self._metrics.routes, self._metrics_endpoint.route, *self._status.routes],
             standby=lambda: election.standby_reason,
             ready=self.readiness.checks,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bridge.app.kubelet_api_setup import NodeKubelet, cert_dir
 from bridge.app.replica_handover import ReplicaTerm, TermOutdated
+from bridge.base import join_settings
 from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
 from bridge.checks.required_at_join import JoinFacts
@@ -112,8 +113,8 @@ class TermFactory:
             policy=policy,
             record=record,
             options=ControllerOptions(
-                namespace_linger=settings.namespace_linger,
-                copy_linger=settings.namespace_linger,
+                namespace_linger=join_settings.NAMESPACE_LINGER,
+                copy_linger=join_settings.NAMESPACE_LINGER,
                 listeners=listeners,
                 forwarder=forwarder,
             ),
@@ -183,8 +184,7 @@ class TermFactory:
             daemonsets=settings.daemonsets,
             control_plane_nodes=settings.control_plane_nodes,
             pod_security=settings.pod_security,
-            drop_pod_metadata=settings.drop_pod_metadata,
-            pass_pod_metadata=settings.pass_pod_metadata,
+            pod_metadata=settings.pod_metadata,
             service_accounts=settings.service_accounts,
             home_api=facts.home_api,
             node_selector=settings.node_selector,

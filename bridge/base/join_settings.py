@@ -25,6 +25,7 @@ from translators.translation_options import (
     DaemonSets,
     HostPort,
     Network,
+    PodMetadata,
     ServiceAccounts,
 )
 
@@ -35,8 +36,15 @@ DEFAULT_TEMPLATE = "{namespace}-{home}"
 ELASTIC_TIMEOUT = 900.0
 #: Keeps pods without a toleration on home's own nodes.
 DEFAULT_TAINTS = f"{DOMAIN}/virtual-node=true:NoSchedule"
-#: Seconds: a Job every few seconds must not create and delete its namespace each time.
+#: Seconds that a remote namespace of the bridge and the copies in it remain after the last pod that
+#: needs them: a Job every few seconds must not create and delete its namespace each time.
 NAMESPACE_LINGER = 60.0
+#: Seconds without traffic after which the relay closes a connection, unless an option sets it.
+RELAY_IDLE = 3600.0
+#: Limits of the relay (`RelaySettings`): open connections in total and of one Service, and new
+#: connections per second in total and of one Service.
+RELAY_CONNECTIONS, RELAY_SERVICE_CONNECTIONS = 2000, 1000
+RELAY_RATE, RELAY_SERVICE_RATE = 400.0, 200.0
 #: The port of an API server whose address has none (that of https).
 API_PORT = 443
 #: The signer of the serving certificate, unless it comes from files. ``auto``: home where a client
@@ -119,23 +127,26 @@ class RelaySettings:
     """IP at which home's nodes and pods reach the bridge; None is the node's."""
     ports: PortRange | None = None
     """Ports to listen on; None is any free port."""
-    connections: int = 2000
-    """Maximum number of open connections."""
-    per_service: int = 1000
-    """Maximum number of open connections of one Service."""
-    rate: float = 400.0
-    """Maximum number of new connections per second."""
-    service_rate: float = 200.0
-    """Maximum number of new connections of one Service per second."""
-    idle: float = 3600.0
+    idle: float = RELAY_IDLE
     """Seconds without traffic after which a connection is closed."""
     image: str = ""
     """Image of the relay agents in the remote; "" creates none."""
     cidr: str | None = None
     """IP range for pods of headless Services, which home's nodes route to the bridge."""
+    connections: int = RELAY_CONNECTIONS
+    """Maximum number of open connections in each direction, and of flows of UDP. Fewer if the
+    process may have few files open (`bridge.net.open_file_budget`). No option sets this field or
+    those below."""
+    service_connections: int = RELAY_SERVICE_CONNECTIONS
+    """Maximum number of open connections of one Service."""
+    rate: float = RELAY_RATE
+    """Maximum number of new connections per second. Connections above it wait for some seconds,
+    Services in turn, and are then rejected."""
+    service_rate: float = RELAY_SERVICE_RATE
+    """Maximum number of new connections of one Service per second."""
     listeners: int = 4096
-    """How many ports are listened on at once, in all; no option: it follows from how many files the
-    process may have open (`bridge.net.open_file_budget`)."""
+    """Maximum number of ports that the bridge listens on; it follows from how many files the
+    process may have open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +199,8 @@ class JoinSettings:
     """Whether pods may tolerate the taints of the remote's control plane nodes."""
     pod_security: PodSecurityLevel = "privileged"
     """The loosest Pod Security level of remote namespaces that the bridge creates."""
-    drop_pod_metadata: tuple[str, ...] = ()
-    """Patterns of labels and annotations of pods to drop beside the default ones."""
-    pass_pod_metadata: tuple[str, ...] = ()
-    """Patterns of labels and annotations of pods to keep nevertheless."""
-    namespace_linger: float = NAMESPACE_LINGER
-    """Seconds that a remote namespace of the bridge and its copies remain unused."""
+    pod_metadata: PodMetadata = field(default_factory=PodMetadata)
+    """Labels and annotations of pods to drop or to keep."""
     certificate: Path | None = None
     """PEM files of the kubelet API's serving certificate and key; None is by ``serving``."""
     key: Path | None = None
@@ -201,8 +208,6 @@ class JoinSettings:
     """The signer of the serving certificate."""
     cert_dir: Path | None = None
     """Directory of a certificate signed by home; None is in the user's state directory."""
-    anonymous_auth: bool = False
-    """Whether callers without a credential are authorized as ``system:anonymous``."""
     service_accounts: ServiceAccounts = "home"
     """The identity of pods (`translators.pods.service_accounts`)."""
     metrics: MetricsChoice = "auto"
@@ -292,17 +297,23 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
     return names
 
 
-def parse_key_patterns(text: str, option: str) -> tuple[str, ...]:
-    """``PATTERN[,PATTERN]`` of label and annotation keys; "" is none."""
-    patterns = tuple(it.strip() for it in text.split(",")) if text else ()
-    if not all(_KEY_GLOB.fullmatch(it) for it in patterns):
-        raise invalid_option(
-            option,
-            text,
-            "a list of patterns of keys",
-            "PATTERN[,PATTERN], where * matches any characters, such as example.com/*",
-        )
-    return patterns
+def parse_pod_metadata(text: str) -> PodMetadata:
+    """``PATTERN=drop`` or ``PATTERN=keep``, separated by commas; "" is none."""
+    actions: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        pattern, _, action = part.strip().partition("=")
+        if not _KEY_GLOB.fullmatch(pattern) or action not in ("drop", "keep"):
+            raise invalid_option(
+                "--pod-metadata",
+                part,
+                "a pattern of keys with drop or keep",
+                "PATTERN=drop or PATTERN=keep, where * matches any characters, such as "
+                "example.com/*=drop",
+            )
+        if pattern in actions:
+            raise SettingsError(f"--pod-metadata: {pattern} is given twice")
+        actions[pattern] = action
+    return PodMetadata.from_actions(actions)
 
 
 def parse_remote_namespaces(text: str) -> tuple[str, ...]:

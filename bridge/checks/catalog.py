@@ -264,7 +264,7 @@ _CHECKS = (
     Check(
         "BRG509",
         "The virtual node's capacity is known",
-        "join with --cpu, --memory and --pods, or set ResourceQuotas in the prepared namespaces",
+        "join with --limits, or set ResourceQuotas in the prepared namespaces",
         join=True,
     ),
     # -- storage ---------------------------------------------------------------------------

@@ -47,10 +47,10 @@ async def check_declared_capacity(context: CheckContext) -> list[Finding]:
     if not missing:
         text = "options and quotas of the prepared namespaces declare the capacity"
         return [info("BRG509", "remote", text)]
-    resources, options = ", ".join(missing), " and ".join(f"--{it}" for it in missing)
+    options = "--limits " + ",".join(f"{resource}=AMOUNT" for resource in missing)
     text = (
-        f"the capacity is unknown ({resources}): this credential may not list nodes, and no "
-        "ResourceQuota of the prepared namespaces limits it"
+        f"the capacity is unknown ({', '.join(missing)}): this credential may not list nodes, and "
+        "no ResourceQuota of the prepared namespaces limits it"
     )
     hint = f"join with {options}, or set such quotas, or grant `bridge rbac remote --cluster-reads`"
     return [error("BRG509", "remote", text, hint)]

@@ -18,9 +18,8 @@ from translators.translation_options import ClusterReads
 
 #: The consequence of each missing read, for the person who joins.
 SUBSTITUTES: Mapping[str, str] = {
-    "nodes": "the capacity is that of --cpu, --memory and --pods, or what quotas of the prepared "
-    "namespaces allow; the virtual node has no labels of the remote's nodes, and no pod counts as "
-    "lost with its node",
+    "nodes": "the capacity is that of --limits, or what quotas of the prepared namespaces allow; "
+    "the virtual node has no labels of the remote's nodes, and no pod counts as lost with its node",
     "namespaces": "each prepared namespace is read by its name",
     "pods": "pods are read in the prepared namespaces; requests elsewhere reduce no capacity",
     "priority_classes": "pods have the remote's default priority",

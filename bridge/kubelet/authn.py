@@ -1,8 +1,7 @@
 """Authenticates callers of the kubelet API, as a kubelet does.
 
 A client certificate of home's client CA, verified by TLS, names the caller; else a bearer token
-does, which home checks in a TokenReview; else, where anonymous requests are enabled, the caller is
-``system:anonymous``. Everyone else gets 401, and so does every invalid credential. The rules follow
+does, which home checks in a TokenReview. Everyone else gets 401. The rules follow
 k8s.io/apiserver/pkg/authentication/request (x509, bearertoken, websocket) and group.
 
 - A TokenReview that fails is answered with 500. (A kubelet answers 401; but the token may be valid,
@@ -40,6 +39,7 @@ from sync.kube.request_limiter import urgent
 
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"
+ANONYMOUS = "system:anonymous"
 
 #: Seconds, as a kubelet's --authentication-token-webhook-cache-ttl.
 TOKEN_LIFETIME = 120.0
@@ -77,8 +77,6 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-ANONYMOUS = User("system:anonymous", (UNAUTHENTICATED,))
-
 # -- credentials (pure): None means that the request has no such credential ------------------------
 
 
@@ -90,7 +88,7 @@ def certificate_user(certificate: Mapping[str, Any], der: bytes, *, now: float) 
     """
     subject = [pair for relative in certificate.get("subject", ()) for pair in relative]
     names, uids = _attribute_values(subject, "commonName"), _attribute_values(subject, _UID)
-    if not names or not names[-1] or names[-1] == ANONYMOUS.name:
+    if not names or not names[-1] or names[-1] == ANONYMOUS:
         return None
     if ssl.cert_time_to_seconds(str(certificate["notAfter"])) < now:
         raise InvalidCredentialError("the certificate has expired")
@@ -146,7 +144,7 @@ def reviewed_user(status: Object) -> User | None:
     """The user in a TokenReview's status; None if the token is not authenticated."""
     user: Object = status.get("user") or {}
     name = user.get("username")
-    if status.get("authenticated") is not True or not name or name == ANONYMOUS.name:
+    if status.get("authenticated") is not True or not name or name == ANONYMOUS:
         return None
     extra: Mapping[str, list[str]] = user.get("extra") or {}
     return User(
@@ -200,15 +198,8 @@ class _TokenResult:
 class Authenticator:
     """Authenticates requests. Call `close` at the end."""
 
-    def __init__(
-        self,
-        reviews: ReviewClient,
-        *,
-        anonymous: bool = False,
-        clock: Callable[[], float] = clock.now,
-    ) -> None:
+    def __init__(self, reviews: ReviewClient, *, clock: Callable[[], float] = clock.now) -> None:
         self._reviews = reviews
-        self._anonymous = anonymous
         self.tokens: SingleFlightCache[bytes, _TokenResult] = SingleFlightCache(
             lambda _: TOKEN_LIFETIME, clock=clock
         )
@@ -219,7 +210,6 @@ class Authenticator:
 
     async def authenticate(self, request: web.BaseRequest) -> User:
         """The caller. Raises HttpError: 401, or 500 if home does not answer."""
-        has_invalid_credential = False
         for method in (
             _by_certificate,
             partial(self._by_token, bearer_token),
@@ -228,12 +218,9 @@ class Authenticator:
             try:
                 user = await method(request)
             except InvalidCredentialError:
-                has_invalid_credential = True
                 continue
             if user is not None:
                 return user
-        if self._anonymous and not has_invalid_credential:
-            return ANONYMOUS
         raise HttpError(
             401,
             "the caller is not authenticated; use a client certificate or a bearer token of the "

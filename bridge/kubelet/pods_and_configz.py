@@ -14,11 +14,10 @@ from sync.kube.api_resources import Object
 
 
 class NodeEndpoints:
-    """Handlers for one node. ``anonymous``: whether anonymous requests are enabled."""
+    """Handlers for one node."""
 
-    def __init__(self, directory: PodDirectory, *, anonymous: bool) -> None:
+    def __init__(self, directory: PodDirectory) -> None:
         self._directory = directory
-        self._anonymous = anonymous
 
     async def pods(self, _: RoutedRequest) -> web.StreamResponse:
         """A PodList of all home pods on the node, terminating pods included."""
@@ -38,7 +37,7 @@ class NodeEndpoints:
             "authentication": {
                 "x509": {},
                 "webhook": {"enabled": True, "cacheTTL": _duration(TOKEN_LIFETIME)},
-                "anonymous": {"enabled": self._anonymous},
+                "anonymous": {"enabled": False},
             },
             "authorization": {
                 "mode": "Webhook",

@@ -65,8 +65,7 @@ class KubeletServer:
 
     `bridge.app.kubelet_api_setup.NodeKubelet` creates the server, and renews its certificates.
     ``client_ca``: ``client-ca-file`` of home's ConfigMap
-    ``kube-system/extension-apiserver-authentication`` (PEM). ``anonymous``: whether requests
-    without a credential are authorized as ``system:anonymous``. ``routes``: more routes.
+    ``kube-system/extension-apiserver-authentication`` (PEM). ``routes``: more routes.
     ``problem`` returns why pods are not followed, ``standby`` why another replica serves the node;
     both return "" otherwise. ``ready``: checks of ``/readyz``. ``max_streams``: limit of open logs,
     exec, attach, port-forward and run requests. ``on_certificate_rejected`` gets the address of a
@@ -82,7 +81,6 @@ class KubeletServer:
         node_name: str,
         certificate: TlsKeyPair,
         client_ca: str,
-        anonymous: bool = False,
         routes: Sequence[Route] = (),
         problem: Callable[[], str] = str,
         standby: Callable[[], str] = str,
@@ -94,14 +92,14 @@ class KubeletServer:
         self._client_ca = client_ca
         self._context = server_context(certificate, client_ca=client_ca)
         reviews = ReviewClient(home)
-        self._authenticator = Authenticator(reviews, anonymous=anonymous)
+        self._authenticator = Authenticator(reviews)
         self._authorizer = Authorizer(reviews, node_name)
         self._connections = ServerConnections()
         self._standby = standby
         self._active = ActiveStreams(max_streams)
         table = _routes(
             PodAccess(node_name, remote, directory, self._active),
-            NodeEndpoints(directory, anonymous=anonymous),
+            NodeEndpoints(directory),
         )
         self._router = Router([*table, *healthz.routes(ready or {}, problem), *routes])
         self._http: HttpServer | None = None

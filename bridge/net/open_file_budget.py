@@ -149,9 +149,8 @@ def fit_to_open_files(settings: RelaySettings) -> RelaySettings:
     connections = max_connections(settings.connections, files, addresses, has_agents=has_agents)
     if connections != settings.connections:
         log.warning(
-            "relay: --relay-connections %d requires %d open files, and this process may have %d: "
-            "at most %d connections are forwarded at once; raise its hard limit (ulimit -Hn, "
-            "LimitNOFILE= of systemd)",
+            "relay: %d connections require %d open files, and this process may have %d: the bridge "
+            "forwards at most %d; raise its hard limit (ulimit -Hn, LimitNOFILE= of systemd)",
             settings.connections,
             required,
             files,

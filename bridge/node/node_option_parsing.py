@@ -26,6 +26,8 @@ EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DOMAIN = re.compile(rf"{_PART}(\.{_PART})*")
+#: Resources of ``--limits``.
+_LIMITED = (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
 #: Taints of these domains are set by home's controllers from the node's conditions.
 _CONTROLLERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
 
@@ -76,39 +78,28 @@ def parse_taints(text: str) -> tuple[Object, ...]:
 
 
 def parse_limits(
-    *,
-    reserve: str | None,
-    share: str,
-    cpu: str | None,
-    memory: str | None,
-    pods: int | None,
-    elastic: str | None = None,
+    *, reserve: str | None, share: str, caps: str | None, elastic: str | None
 ) -> OfferLimits:
     """The options that determine the node's capacity."""
-    kept = {} if reserve is None else _pairs("--reserve", reserve, "cpu=2,memory=4Gi")
-    caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
     return OfferLimits(
-        reserve={
-            resource: _amount(f"--reserve: {resource}", resource, quantity)
-            for resource, quantity in kept.items()
-        },
+        reserve=_amounts("--reserve", reserve, "cpu=2,memory=4Gi"),
         share=_share(share),
-        caps={
-            resource: _amount(f"--{resource}", resource, quantity)
-            for resource, quantity in caps.items()
-            if quantity is not None
-        },
+        caps=_caps(caps),
         elastic=_elastic(elastic),
     )
 
 
+def _caps(text: str | None) -> dict[str, int]:
+    """``RESOURCE=AMOUNT[,…]`` of some of `_LIMITED`."""
+    found = _amounts("--limits", text, "cpu=16,memory=64Gi,pods=110")
+    if unknown := next((resource for resource in found if resource not in _LIMITED), None):
+        raise invalid_option("--limits", unknown, "a limited resource", "cpu, memory or pods")
+    return found
+
+
 def _elastic(text: str | None) -> dict[str, int]:
     """``RESOURCE=AMOUNT[,…]``, each above 0."""
-    pairs = {} if text is None else _pairs("--elastic", text, "cpu=64,memory=256Gi")
-    found = {
-        resource: _amount(f"--elastic: {resource}", resource, amount)
-        for resource, amount in pairs.items()
-    }
+    found = _amounts("--elastic", text, "cpu=64,memory=256Gi")
     if empty := next((resource for resource, amount in found.items() if not amount), None):
         raise SettingsError(f"--elastic: {empty} is 0; leave it out, or use a higher amount")
     return found
@@ -136,6 +127,15 @@ def _pairs(option: str, text: str, example: str) -> dict[str, str]:
             raise SettingsError(f"{option}: {key} is given twice")
         found[key] = value
     return found
+
+
+def _amounts(option: str, text: str | None, example: str) -> dict[str, int]:
+    """``RESOURCE=AMOUNT[,…]``; None has none."""
+    pairs = {} if text is None else _pairs(option, text, example)
+    return {
+        resource: _amount(f"{option}: {resource}", resource, quantity)
+        for resource, quantity in pairs.items()
+    }
 
 
 def _amount(option: str, resource: str, quantity: str) -> int:

@@ -31,6 +31,7 @@ from e2e.bridge_process import Bridge
 from e2e.bridge_process import run as run_bridge
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.revisions import REPOSITORY, bridge_program
 from e2e.workload_manifests import AGNHOST, pod, shell
 
 NODE = NAMESPACE = "bench-relay"
@@ -59,6 +60,16 @@ spec:
 _HELLO = b"GET /echo?msg=hello HTTP/1.1\r\nHost: bench\r\n\r\n"
 _ANSWER = b"\r\n\r\nhello"
 _BIG = b"GET /big HTTP/1.0\r\n\r\n"
+
+#: The relay's limits are not measured.
+_UNLIMITED = """
+from functools import partial
+from bridge.cli.options import join_options
+join_options.RelaySettings = partial(
+    join_options.RelaySettings,
+    connections=10_000, service_connections=5_000, rate=1e6, service_rate=1e6,
+)
+"""
 
 Progress = Callable[[str], None]
 Endpoints = dict[str, tuple[str, int]]
@@ -220,11 +231,9 @@ def _exchange(sock: socket.socket) -> None:
 @contextmanager
 def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[int]:
     """A bridge with these additional arguments; its process ID."""
-    args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
-    # The rate limits are not measured.
-    unbound = ("--relay-rate", "1000000", "--relay-service-rate", "1000000")
-    many = ("--relay-connections", "10000", "--relay-service-connections", "5000")
-    bridge = Bridge(home, remote, log, (*args, "--network", "relay", *many, *unbound, *more))
+    args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--network", "relay")
+    bridge = Bridge(home, remote, log, (*args, *more))
+    bridge.use(bridge_program(REPOSITORY, before=_UNLIMITED))
     bridge.start()
     assert bridge.process is not None
     try:

@@ -140,7 +140,7 @@ def _idle(way: StreamPath, count: int, pid: int, progress: Progress) -> Json:
 
 @contextlib.contextmanager
 def joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
-    args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
+    args = ("--name", NODE, "--home-name", NODE, "--port", "0")
     bridge = Bridge(home, remote, log, args)
     bridge.start()
     try:

@@ -33,12 +33,15 @@ from e2e.faults.untouched_pods import UntouchedPods
 from e2e.kubectl import get_one, wait_for
 from e2e.provisioned_storage import ProvisionedStorage, load_volumes
 from e2e.random_load import RandomLoad
+from e2e.revisions import with_linger
 from e2e.storage_classes import hostpath
 
 #: Seconds until the node is Ready and API servers answer after the last fault.
 READY_SECONDS = 90.0
 #: Seconds between two steps of the load.
 _PACE = (0.1, 0.6)
+#: Seconds until the bridge deletes an empty namespace: audits wait for it.
+LINGER = 5.0
 #: Bytes of the small disk.
 _DISK = "384k"
 
@@ -203,10 +206,9 @@ def _answers(cluster: Cluster) -> bool:
 
 
 def _options(node: str, home: Cluster) -> tuple[str, ...]:
-    """Pods use home's API server directly, whatever the bridge's own kubeconfig has. A short linger
-    keeps audits from waiting a minute for empty namespaces."""
+    """Pods use home's API server directly, whatever the bridge's own kubeconfig has."""
     api = ("--home-api-address", f"{home.node_ip}:6443")
-    return (*usual_options(node), *api, "--namespace-linger", "5")
+    return (*usual_options(node), *api)
 
 
 @contextmanager
@@ -227,6 +229,7 @@ def set_up(
         line = stack.enter_context(BridgeNetwork.of(settings, home)) if native else None
         bridge = Bridge(home, remote, folder / "bridge.log", _options(node, home))
         bridge.through = line.through if line else ()
+        bridge.use(with_linger(LINGER))
         credential = stack.enter_context(Credential.of(remote, node, folder / "token.yaml"))
         home_proxy, remote_proxy = [
             stack.enter_context(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.base import join_settings
 from bridge.node import node_controller
 from sync.cache import watcher
 from sync.cleanup import remote_inventory
@@ -29,3 +30,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_controller, "SETTLE", 0.01)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
     monkeypatch.setattr(remote_inventory, "POLL", 0.005)
+
+
+@pytest.fixture
+def no_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has copies and remote namespaces deleted with the last pod that needs them."""
+    monkeypatch.setattr(join_settings, "NAMESPACE_LINGER", 0.0)

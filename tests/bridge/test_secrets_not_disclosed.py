@@ -70,7 +70,7 @@ async def look(run: RunningJoin) -> str:
 
 
 async def test_planted_secrets_appear_in_no_output(
-    two: Clusters, soon: None, caplog: pytest.LogCaptureFixture
+    two: Clusters, soon: None, no_linger: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
@@ -81,7 +81,7 @@ async def test_planted_secrets_appear_in_no_output(
     harness = planted(two)
     for fault in TROUBLES:
         two.remote.fail(fault)
-    async with running_join(two, two.but(namespace_linger=0.0)) as run:
+    async with running_join(two, two.settings) as run:
         pod(harness)
         await two.remote.until(lambda: harness.remote_pod("a"))
         harness.report_running("a")

@@ -20,8 +20,11 @@ async def remote_accounts(world: World) -> dict[str, Any]:
     options = [
         *("--service-accounts", "remote", "--network", "flat", "--storage", "none"),
         *("--namespace-template", "{home}-{namespace}", "--daemonsets", "run"),
-        *("--pass-pod-metadata", "topology.kubernetes.io/*,sidecar.istio.io/*"),
-        *("--drop-pod-metadata", "example.com/*", "--control-plane-nodes", "allow"),
+        *(
+            "--pod-metadata",
+            "topology.kubernetes.io/*=keep,sidecar.istio.io/*=keep,example.com/*=drop",
+        ),
+        *("--control-plane-nodes", "allow"),
     ]
     async with world.bridge(*options):
         for name in ("default", "worker"):
@@ -38,7 +41,7 @@ async def no_accounts(world: World) -> dict[str, Any]:
     options = [
         *("--service-accounts", "none", "--network", "flat", "--storage", "none"),
         *("--remote-pod-cidr", "10.2.0.0/16", "--share", "0.5", "--reserve", "cpu=1,memory=1Gi"),
-        *("--pods", "50", "--node-selector", "pool=batch", "--labels", "tier=cheap"),
+        *("--limits", "pods=50", "--node-selector", "pool=batch", "--labels", "tier=cheap"),
         *("--annotations", "example.com/owner=a", "--taints", "example.com/virtual=yes:NoExecute"),
     ]
     async with world.bridge(*options):

@@ -1,6 +1,6 @@
 """Computes the capacity of the virtual node where the bridge may not read the remote's nodes. Pure.
 
-- An option (``--cpu``, ``--memory``, ``--pods``) declares the amount of its resource.
+- ``--limits`` declares the amounts of the resources that it names.
 - Every other resource is the sum of what the ResourceQuotas of the prepared namespaces allow to
   request; the strictest of each namespace counts. A namespace without such a quota adds nothing.
 - The requests of unmanaged pods in the prepared namespaces are subtracted: from the declared amount

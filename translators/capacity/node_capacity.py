@@ -13,9 +13,8 @@ All resources of a node are offered, including GPUs and huge pages, in these ste
 2. The sum over the counted nodes, minus ``--reserve``, which the remote keeps.
 3. Multiplied by ``--share``, rounded down.
 4. At least ``--elastic``: what the remote has once its autoscaler has added nodes.
-5. At most ``--cpu``, ``--memory`` and ``--pods``, and at most what quotas leave
-   (`translators.capacity.resource_quota`). These limits come last, so that they apply to the final
-   amount.
+5. At most ``--limits``, and at most what quotas leave (`translators.capacity.resource_quota`).
+   These limits come last, so that they apply to the final amount.
 
 The result is the Node's ``status.allocatable``. Its ``status.capacity`` is the total capacity of
 the counted nodes, and at least ``--elastic``.

@@ -111,7 +111,7 @@ RULES: tuple[DifferenceRule, ...] = (
         DifferenceRule(
             f"metadata.{field}",
             "removed",
-            "acts on nodes, networks or identities of the remote (--pass-pod-metadata)",
+            "acts on nodes, networks or identities of the remote (--pod-metadata)",
             lambda key, _: dropped_metadata.is_in_table(key),
         )
         for field in ("labels", "annotations")

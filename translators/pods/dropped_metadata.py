@@ -4,8 +4,9 @@ Components of a cluster read such keys and act with their own permissions: attac
 network, give it an address or a cloud identity, mount a device, or add a container. A tenant of
 home must not reach them through the bridge.
 
-- A key is dropped if it matches a pattern of the table below or of ``--drop-pod-metadata``, and
-  none of ``--pass-pod-metadata``. In a pattern, ``*`` stands for any characters and ``?`` for one.
+- A key is dropped if it matches a pattern of the table below, or one with ``drop`` of
+  ``--pod-metadata``, and none with ``keep``. In a pattern, ``*`` stands for any characters and
+  ``?`` for one.
 - The list counts when the remote pod is created. A running pod keeps what it has, and such keys
   that are added to its home pod are not sent.
 - Everything else is kept. AppArmor and seccomp annotations restrict a container, and Pod Security
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from translators.field_paths import FieldMessage
 from translators.object_accessors import Object
 from translators.ownership_labels import copied_annotations, copied_labels
-from translators.translation_options import Policy
+from translators.translation_options import PodMetadata, Policy
 
 #: Patterns by what their keys do.
 TABLE: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +84,7 @@ TABLE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _PATTERNS = tuple(pattern for patterns in TABLE.values() for pattern in patterns)
-_REASON = "acts on nodes, networks or identities of the remote (--pass-pod-metadata keeps it)"
+_REASON = "acts on nodes, networks or identities of the remote (--pod-metadata KEY=keep keeps it)"
 
 
 def kept_keys(values: Mapping[str, str], policy: Policy) -> dict[str, str]:
@@ -92,7 +93,7 @@ def kept_keys(values: Mapping[str, str], policy: Policy) -> dict[str, str]:
 
 
 def is_dropped(key: str, policy: Policy) -> bool:
-    return _is_dropped(key, policy.drop_pod_metadata, policy.pass_pod_metadata)
+    return _is_dropped(key, policy.pod_metadata)
 
 
 def dropped_messages(home: Object, policy: Policy) -> Iterator[FieldMessage]:
@@ -115,13 +116,13 @@ def _dropped(home: Object, policy: Policy) -> Iterator[tuple[str, str, str]]:
 
 
 def is_in_table(key: str) -> bool:
-    """Whether the key is dropped unless ``--pass-pod-metadata`` keeps it."""
+    """Whether the key is dropped unless ``--pod-metadata`` keeps it."""
     return _matches(key, _PATTERNS)
 
 
 @functools.lru_cache(maxsize=4096)  # Pods of one template have the same keys.
-def _is_dropped(key: str, dropped: tuple[str, ...], passed: tuple[str, ...]) -> bool:
-    return _matches(key, (*_PATTERNS, *dropped)) and not _matches(key, passed)
+def _is_dropped(key: str, patterns: PodMetadata) -> bool:
+    return _matches(key, (*_PATTERNS, *patterns.drop)) and not _matches(key, patterns.keep)
 
 
 def _matches(key: str, patterns: tuple[str, ...]) -> bool:

@@ -24,7 +24,6 @@ from bridge.base.join_settings import (
     DEFAULT_TAINTS,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
-    NAMESPACE_LINGER,
     HomeIdentityChoice,
     JoinSettings,
     LogFormat,
@@ -49,7 +48,7 @@ from bridge.cli.options.common_options import CLUSTERS
 from bridge.cli.options.option_declaration import ABSENT, CONSUMED, Option
 from bridge.cli.options.protection_options import PROTECTION
 from bridge.cli.options.relay_options import RELAY
-from bridge.cli.options.value_parsing import Duration, format_duration
+from bridge.cli.options.value_parsing import Duration
 from bridge.node.node_option_parsing import (
     parse_annotations,
     parse_labels,
@@ -194,25 +193,13 @@ JOIN: tuple[Option, ...] = (
         field="limits.share",
     ),
     Option(
-        "cpu",
-        "Maximum CPU that the virtual node offers, such as 16 or 500m. Its capacity if the bridge "
-        "may not read the remote's nodes; likewise --memory and --pods.",
+        "limits",
+        "Maximum CPU, memory and number of pods that the virtual node offers, such as "
+        "cpu=16,memory=64Gi,pods=110, or some of these. Its capacity if the bridge may not read "
+        "the remote's nodes.",
         CAPACITY,
-        field="limits.cpu",
-    ),
-    Option(
-        "memory",
-        "Maximum memory that the virtual node offers, such as 64Gi.",
-        CAPACITY,
-        field="limits.memory",
-    ),
-    Option(
-        "pods",
-        "Maximum number of pods on the virtual node.",
-        CAPACITY,
-        kind=int,
-        minimum=0,
-        field="limits.pods",
+        form="map",
+        field="limits.caps",
     ),
     Option(
         "elastic",
@@ -256,14 +243,6 @@ JOIN: tuple[Option, ...] = (
         metavar="NAMES",
         form="list",
         parse=parse_remote_namespaces,
-    ),
-    Option(
-        "namespace-linger",
-        "Time that a remote namespace of the bridge and the copies in it remain after the last pod "
-        "that needs them.",
-        WORKLOADS,
-        kind=Duration(),
-        default=format_duration(NAMESPACE_LINGER),
     ),
     Option(
         "network",
@@ -389,14 +368,6 @@ JOIN: tuple[Option, ...] = (
         in_cluster=ABSENT,
     ),
     Option(
-        "anonymous-auth",
-        "Authenticate callers of the kubelet API without a credential as system:anonymous; home's "
-        "authorization decides what they may do. Default: reject them.",
-        KUBELET_API,
-        kind=bool,
-        default=False,
-    ),
-    Option(
         "metrics",
         "Source of resource metrics for kubectl top and autoscalers. kubelets: the remote's "
         "kubelets (needs get nodes/proxy). api: its metrics API (needs list pods.metrics.k8s.io). "
@@ -443,9 +414,7 @@ def join_settings(values: Mapping[str, Any]) -> JoinSettings:
         if value is not None:
             part, _, field = (option.field or option.parameter).rpartition(".")
             parts[part][field] = option.parse(value) if option.parse else value
-    limits: dict[str, Any] = (
-        dict.fromkeys(("reserve", "cpu", "memory", "pods", "elastic")) | parts["limits"]
-    )
+    limits: dict[str, Any] = dict.fromkeys(("reserve", "caps", "elastic")) | parts["limits"]
     return JoinSettings(
         remote=KubeconfigRef(**parts["remote"]),
         home=KubeconfigRef(**parts["home"]),

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import functools
-
-from bridge.base.join_settings import parse_key_patterns
+from bridge.base.join_settings import parse_pod_metadata
 from bridge.cli.options.option_declaration import Option
 from translators.pod_security import PodSecurityLevel
 from translators.translation_options import ControlPlaneNodes
@@ -31,20 +29,13 @@ PROTECTION: tuple[Option, ...] = (
         default="deny",
     ),
     Option(
-        "drop-pod-metadata",
-        "Labels and annotations of pods to drop, PATTERN[,PATTERN], where * matches any "
-        "characters, beside those that act on the remote's nodes, networks or identities.",
+        "pod-metadata",
+        "Labels and annotations of pods to drop or to keep, PATTERN=drop or PATTERN=keep[,...], "
+        "where * matches any characters; keep wins. Default: those are dropped that act on the "
+        "remote's nodes, networks or identities, and all others are kept.",
         PROTECTING,
         metavar="PATTERNS",
-        form="list",
-        parse=functools.partial(parse_key_patterns, option="--drop-pod-metadata"),
-    ),
-    Option(
-        "pass-pod-metadata",
-        "Labels and annotations of pods to keep nevertheless, PATTERN[,PATTERN].",
-        PROTECTING,
-        metavar="PATTERNS",
-        form="list",
-        parse=functools.partial(parse_key_patterns, option="--pass-pod-metadata"),
+        form="map",
+        parse=parse_pod_metadata,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bridge.base.join_settings import (
-    RelaySettings,
+    RELAY_IDLE,
     check_relay_address,
     check_relay_cidr,
     parse_ports,
@@ -12,8 +12,6 @@ from bridge.cli.options.option_declaration import ABSENT, Option
 from bridge.cli.options.value_parsing import Duration, format_duration
 
 FORWARDING = "Connections between the clusters (--network relay)"
-
-_DEFAULTS = RelaySettings()
 
 RELAY: tuple[Option, ...] = (
     Option(
@@ -45,48 +43,11 @@ RELAY: tuple[Option, ...] = (
         in_cluster=ABSENT,
     ),
     Option(
-        "relay-connections",
-        "Maximum number of open connections in each direction, and of flows of UDP.",
-        FORWARDING,
-        kind=int,
-        minimum=1,
-        default=_DEFAULTS.connections,
-        field="relay.connections",
-    ),
-    Option(
-        "relay-service-connections",
-        "Maximum number of open connections of one Service.",
-        FORWARDING,
-        kind=int,
-        minimum=1,
-        default=_DEFAULTS.per_service,
-        field="relay.per_service",
-    ),
-    Option(
-        "relay-rate",
-        "Maximum number of new connections per second. Connections above it wait for some seconds, "
-        "Services in turn, and are then refused.",
-        FORWARDING,
-        kind=float,
-        minimum=1,
-        default=_DEFAULTS.rate,
-        field="relay.rate",
-    ),
-    Option(
-        "relay-service-rate",
-        "Maximum number of new connections of one Service per second.",
-        FORWARDING,
-        kind=float,
-        minimum=1,
-        default=_DEFAULTS.service_rate,
-        field="relay.service_rate",
-    ),
-    Option(
         "relay-idle-timeout",
         "Time without traffic after which a connection is closed.",
         FORWARDING,
         kind=Duration(1),
-        default=format_duration(_DEFAULTS.idle),
+        default=format_duration(RELAY_IDLE),
         field="relay.idle",
     ),
     Option(

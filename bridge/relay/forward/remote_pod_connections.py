@@ -129,21 +129,21 @@ class RemotePodConnections:
         if group is None:
             reset_connection(accepted.client)
         elif limit := self._limit.exceeded(namespace):
-            why = f"the bridge has {self._limit.used} connections open (--relay-connections)"
+            why = f"the bridge has {self._limit.used} connections open, the limit"
             if limit == "namespace-limit":
                 why = (
                     f"namespace {namespace} has {self._limit.used_by(namespace)} connections open, "
-                    f"its share of {settings.connections} (--relay-connections)"
+                    f"its share of {settings.connections}"
                 )
             self._reject(usage, accepted, limit, why)
-        elif usage.open >= settings.per_service:
-            why = f"it has {usage.open} connections open (--relay-service-connections)"
+        elif usage.open >= settings.service_connections:
+            why = f"it has {usage.open} connections open, the limit of a Service"
             self._reject(usage, accepted, "service-limit", why)
         else:
             now = asyncio.get_running_loop().time()
             wait = usage.rate_limit.take(now, RATE_WAIT)
             if wait is None:
-                rate = f"{settings.service_rate:g} connections per second (--relay-service-rate)"
+                rate = f"{settings.service_rate:g} connections per second"
                 self._reject(usage, accepted, "service-rate", f"it gets more than {rate}")
                 return
             self._limit.acquire(namespace)
@@ -203,7 +203,7 @@ class RemotePodConnections:
             except TimeoutError:
                 if not self._dials.is_rate_exhausted:
                     return "no-way"
-                rate = f"{self._settings.rate:g} connections per second (--relay-rate)"
+                rate = f"{self._settings.rate:g} connections per second"
                 self._on_limited(usage.key, f"the bridge gets more than {rate}")
                 return "rate"
             if opened_forward is not None:
@@ -285,7 +285,7 @@ class RemotePodConnections:
         self._lingering.add(connection)
         if isinstance(connection.transport, ForwardedStream):
             connection.transport.release()
-        limit = min(self._settings.connections, self._settings.per_service)
+        limit = min(self._settings.connections, self._settings.service_connections)
         few = len(self._lingering) <= LINGERING_FRACTION * limit
         return ANSWERED_TIMEOUT if few else LINGERING_TIMEOUT
 

@@ -197,7 +197,7 @@ class HomePodConnections:
             return "no-pod"
         if limit := self._limit.exceeded(home):
             return limit
-        if self._open_per_service[home, route.service] >= self._settings.per_service:
+        if self._open_per_service[home, route.service] >= self._settings.service_connections:
             return "service-limit"
         return ""
 

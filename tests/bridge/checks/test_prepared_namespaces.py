@@ -87,7 +87,7 @@ async def test_missing_reads_are_reported_with_what_takes_their_place(two: Clust
     assert not found.failed, found.rows()
     texts = [it.found for it in findings_of(found, "BRG208")]
     assert len(texts) == len(REMOTE_CLUSTER_READS)
-    assert "no list of all nodes: the capacity is that of --cpu" in texts[0]
+    assert "no list of all nodes: the capacity is that of --limits" in texts[0]
     assert {it.severity for it in findings_of(found, "BRG208")} == {Severity.INFO}
     assert finding_of(found, "BRG202").severity is Severity.OK
     assert finding_of(found, "BRG503").severity is Severity.OK
@@ -112,7 +112,7 @@ async def test_join_without_a_declared_capacity_names_the_options(two: Clusters)
     error = await end_of(settings)
     assert isinstance(error, PreflightError)
     assert "the capacity is unknown (memory, pods)" in str(error)
-    assert "join with --memory and --pods, or set such quotas" in str(error)
+    assert "join with --limits memory=AMOUNT,pods=AMOUNT, or set such quotas" in str(error)
     assert two.home.find(NODES, NODE) is None
 
 

@@ -357,8 +357,8 @@ def test_iproute2_command_fails_with_a_hint(invoke: Invoke, words: str) -> None:
     ("args", "error"),
     [
         (
-            ("join", "--kubeconfig", "x", "--relay-rate", "5m"),
-            '--relay-rate: "5m" is not a number;',
+            ("join", "--kubeconfig", "x", "--port", "5m"),
+            '--port: "5m" is not a whole number;',
         ),
         (("join", "--network", "wide", "--kubeconfig", "x"), "use auto, flat, relay or none"),
         (("leave", "x", "--timeout", "5x"), '--timeout: "5x" is not a duration; use 30s, 5m or 1h'),

@@ -121,7 +121,7 @@ def record_connections(monkeypatch: pytest.MonkeyPatch) -> set[TlsConnection]:
 
 @asynccontextmanager
 async def running_server(
-    pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS, anonymous: bool = False
+    pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS
 ) -> AsyncIterator[KubeletHarness]:
     """A kubelet API whose remote optionally uses TLS."""
     far_tls = pki.server_context("remote") if tls else None
@@ -140,7 +140,6 @@ async def running_server(
                     certificate=read_files(*pki.files("node")),
                     client_ca=pki.ca_text,
                     max_streams=max_streams,
-                    anonymous=anonymous,
                     on_certificate_rejected=rejections.append,
                 )
                 await server.start("127.0.0.1", 0)

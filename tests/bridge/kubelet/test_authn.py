@@ -68,7 +68,7 @@ def test_certificate_without_user_name() -> None:
     assert certificate_user({}, b"", now=NOW) is None
     assert user_of(("organizationName", "masters")) is None
     assert user_of(("commonName", "")) is None
-    assert user_of(("commonName", ANONYMOUS.name)) is None
+    assert user_of(("commonName", ANONYMOUS)) is None
 
 
 def test_certificate_that_expired_after_the_handshake_is_invalid() -> None:
@@ -148,4 +148,4 @@ def test_user_of_a_token_review() -> None:
     assert reviewed_user({}) is None
     assert reviewed_user({"authenticated": False, "user": user}) is None
     assert reviewed_user({"authenticated": True, "user": {}}) is None
-    assert reviewed_user({"authenticated": True, "user": {"username": ANONYMOUS.name}}) is None
+    assert reviewed_user({"authenticated": True, "user": {"username": ANONYMOUS}}) is None

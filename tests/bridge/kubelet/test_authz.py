@@ -26,9 +26,8 @@ from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, Authorizer
 from bridge.kubelet.error_responses import HttpError
 from bridge.net import single_flight_cache
 from sync.kube.client import KubeClient
-from tests.bridge.kubelet.conftest import KubeletHarness, running_server
+from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import EXEC, FakeHome, access_for, echo, wait_until
-from tests.bridge.kubelet.pki import Pki
 
 
 async def test_client_certificate_authenticates_user_and_groups(harness: KubeletHarness) -> None:
@@ -260,53 +259,13 @@ async def test_close_cancels_reviews_in_flight(home: FakeHome) -> None:
         home.delay = 0
 
 
-# -- anonymous clients -------------------------------------------------------------------
-
-
-@pytest.fixture
-async def anonymous_harness(pki: Pki) -> AsyncIterator[KubeletHarness]:
-    """A kubelet API that accepts anonymous clients."""
-    async with running_server(pki, anonymous=True) as harness:
-        yield harness
-
-
-async def test_anonymous_requests_are_authorized_when_enabled(
-    anonymous_harness: KubeletHarness,
-) -> None:
-    anonymous_harness.home.denied = {("system:anonymous", "get", "proxy")}
-    async with anonymous_harness.session(token=None) as session:
-        async with session.get("/healthz") as response:
-            assert response.status == 200
-        async with session.get("/containerLogs/default/web/app") as response:
-            assert response.status == 403
-    spec = anonymous_harness.home.access_reviews[0]["spec"]
-    assert (spec["user"], spec["groups"]) == ("system:anonymous", ["system:unauthenticated"])
-    assert not anonymous_harness.remote.requests
-
-
-@pytest.mark.parametrize("token", ["bad", "ä"])
-async def test_invalid_credential_is_not_anonymous(
-    anonymous_harness: KubeletHarness, token: str
-) -> None:
-    async with (
-        anonymous_harness.session(token=token) as session,
-        session.get("/healthz") as response,
-    ):
-        assert response.status == 401
-    assert not anonymous_harness.home.access_reviews
-
-
-@pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
-async def test_other_authorization_schemes_are_no_credential(
-    pki: Pki, anonymous: bool, status: int
-) -> None:
+async def test_other_authorization_schemes_are_no_credential(harness: KubeletHarness) -> None:
     headers = {"Authorization": "Basic YTpi"}
     async with (
-        running_server(pki, anonymous=anonymous) as harness,
         harness.session(token=None) as session,
         session.get("/healthz", headers=headers) as response,
     ):
-        assert response.status == status
+        assert response.status == 401
 
 
 # -- certificates and tokens on the wire -------------------------------------------------

@@ -118,4 +118,4 @@ def test_connections_are_reduced_with_a_warning_when_files_are_lacking(
         found = fit_to_open_files(RelaySettings(connections=requested))
     assert 0 < found.connections < requested
     (record,) = caplog.records
-    assert f"--relay-connections {requested}" in record.getMessage()
+    assert f"{requested} connections require" in record.getMessage()

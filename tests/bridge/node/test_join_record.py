@@ -9,7 +9,7 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.objects import node
 from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE
 from translators.object_accessors import Object
-from translators.translation_options import ClusterReads, Policy
+from translators.translation_options import ClusterReads, PodMetadata, Policy
 
 
 def _node(record: str) -> Object:
@@ -24,8 +24,7 @@ def test_protection_of_the_remotes_nodes_is_recorded() -> None:
         ADDRESS,
         pod_security="baseline",
         control_plane_nodes="allow",
-        drop_pod_metadata=("example.com/*",),
-        pass_pod_metadata=("istio.io/rev", "linkerd.io/*"),
+        pod_metadata=PodMetadata(("example.com/*",), ("istio.io/rev", "linkerd.io/*")),
     )
     recorded = _node(join_record.encode_policy(policy))
     read, is_recorded = join_record.read_policy(recorded, IDENTITY.home_id)
@@ -36,8 +35,7 @@ def test_protection_of_the_remotes_nodes_is_recorded() -> None:
     for found in (read, settings):
         assert found.pod_security == "baseline"
         assert found.control_plane_nodes == "allow"
-        assert found.drop_pod_metadata == ("example.com/*",)
-        assert found.pass_pod_metadata == ("istio.io/rev", "linkerd.io/*")
+        assert found.pod_metadata == policy.pod_metadata
 
 
 def test_reads_of_the_whole_remote_and_its_identities_are_recorded() -> None:
@@ -53,9 +51,13 @@ def test_reads_of_the_whole_remote_and_its_identities_are_recorded() -> None:
 
 @pytest.mark.parametrize(
     "record",
-    ["{}", '{"podSecurity":"x","controlPlaneNodes":1,"dropPodMetadata":"*","passPodMetadata":[1]}'],
+    [
+        "{}",
+        '{"podSecurity":"x","controlPlaneNodes":1,"podMetadata":{"a":"x","b":1}}',
+        '{"podMetadata":["*"]}',
+    ],
 )
 def test_record_without_these_options_has_the_defaults(record: str) -> None:
     read, _ = join_record.read_policy(_node(record), IDENTITY.home_id)
     assert (read.pod_security, read.control_plane_nodes) == ("privileged", "deny")
-    assert read.drop_pod_metadata == read.pass_pod_metadata == ()
+    assert read.pod_metadata == PodMetadata()

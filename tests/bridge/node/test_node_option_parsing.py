@@ -97,14 +97,19 @@ def test_invalid_annotations_are_rejected(text: str) -> None:
         parse_annotations(text)
 
 
-def _limits(reserve: str | None = None, share: str = "1", cpu: str | None = None) -> OfferLimits:
-    return parse_limits(reserve=reserve, share=share, cpu=cpu, memory=None, pods=None)
+def _limits(
+    reserve: str | None = None,
+    share: str = "1",
+    caps: str | None = None,
+    elastic: str | None = None,
+) -> OfferLimits:
+    return parse_limits(reserve=reserve, share=share, caps=caps, elastic=elastic)
 
 
 def test_limits_are_parsed() -> None:
     assert _limits() == NO_LIMITS
-    assert parse_limits(
-        reserve="cpu=1500m, example.com/gpu=1", share="1/3", cpu="2", memory="1Gi", pods=0
+    assert _limits(
+        reserve="cpu=1500m, example.com/gpu=1", share="1/3", caps="cpu=2,memory=1Gi,pods=0"
     ) == OfferLimits(
         {"cpu": 1500, "example.com/gpu": 1},
         Fraction(1, 3),
@@ -113,10 +118,10 @@ def test_limits_are_parsed() -> None:
 
 
 def test_elastic_amounts_are_parsed() -> None:
-    found = _elastic("cpu=64,memory=256Gi,nvidia.com/gpu=8")
+    found = _limits(elastic="cpu=64,memory=256Gi,nvidia.com/gpu=8")
     assert found.elastic == {"cpu": 64_000, "memory": 256 * 2**30, "nvidia.com/gpu": 8}
     assert found.elastic_total == {"pods": 110, **found.elastic}
-    assert _elastic(None).elastic_total == {}
+    assert _limits().elastic_total == {}
 
 
 @pytest.mark.parametrize(
@@ -130,11 +135,7 @@ def test_elastic_amounts_are_parsed() -> None:
 )
 def test_invalid_elastic_amounts_are_rejected(elastic: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        _elastic(elastic)
-
-
-def _elastic(elastic: str | None) -> OfferLimits:
-    return parse_limits(reserve=None, share="1", cpu=None, memory=None, pods=None, elastic=elastic)
+        _limits(elastic=elastic)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +152,25 @@ def test_invalid_share_is_rejected(text: str) -> None:
         _limits(share=text)
 
 
-def test_invalid_cap_is_rejected() -> None:
-    with pytest.raises(SettingsError, match="--cpu: 'two' is not a quantity"):
-        _limits(cpu="two")
+def test_some_limits_are_enough() -> None:
+    assert _limits(caps="pods=110").caps == {"pods": 110}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cpu=two", "--limits: cpu: 'two' is not a quantity"),
+        ("memory=64GB", "--limits: memory: '64GB' is not a quantity"),
+        ("pods=-1", '--limits: pods: "-1" is negative; use 0 or more'),
+        ("cpu=1,pods=2,cpu=3", "--limits: cpu is given twice"),
+        ("mem=1Gi", '--limits: "mem" is not a limited resource; use cpu, memory or pods'),
+        ("16", '--limits: "16" is not KEY=VALUE; use .*such as cpu=16,memory=64Gi,pods=110'),
+        ("", '--limits: "" is not KEY=VALUE'),
+    ],
+)
+def test_invalid_limit_is_rejected(text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        _limits(caps=text)
 
 
 @pytest.mark.parametrize(

@@ -392,7 +392,7 @@ async def use_kubelet_api(run: RunningJoin, remote: FakeApi) -> None:
 
 
 async def test_tables_match_requests_of_the_bridge(
-    two: Clusters, soon: None, tmp_path: Path
+    two: Clusters, soon: None, no_linger: None, tmp_path: Path
 ) -> None:
     """Every request of a join is covered by a right, and every right is used by a request."""
     harness = EngineHarness(two.home, two.remote)
@@ -403,7 +403,6 @@ async def test_tables_match_requests_of_the_bridge(
     await clashes_and_life(two, harness)
     two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
     settings = two.but(
-        namespace_linger=0.0,
         accept_namespaces=("*",),
         serving="csr",
         cert_dir=tmp_path / "serving",
@@ -476,7 +475,7 @@ async def test_prepared_namespaces_need_roles_in_them_alone(two: Clusters, soon:
     assert status["capacity"] == CAPACITY
     (ready,) = (it for it in status["conditions"] if it["type"] == "Ready")
     assert ready["reason"] == "RemoteNodesUnknown"
-    assert any("no list of all nodes: the capacity is that of --cpu" in it for it in run.reports)
+    assert any("no list of all nodes: the capacity is that of --limits" in it for it in run.reports)
 
 
 async def test_prepared_namespaces_use_granted_reads_of_the_whole_remote(
@@ -495,8 +494,7 @@ async def test_prepared_namespaces_use_granted_reads_of_the_whole_remote(
 
 async def clashes_and_life(two: Clusters, harness: EngineHarness) -> None:
     """A first join, with everything that can happen in one."""
-    # Copies go with their pods.
-    async with running_join(two, two.but(namespace_linger=0.0, accept_namespaces=("*",))) as run:
+    async with running_join(two, two.but(accept_namespaces=("*",))) as run:
         await clashes(harness)
         await lives(harness)
         await use_kubelet_api(run, two.remote)

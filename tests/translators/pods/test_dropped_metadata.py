@@ -10,7 +10,7 @@ import pytest
 from tests.translators.golden import POLICY
 from translators.object_accessors import Object
 from translators.pods import dropped_metadata, remote_pod, update
-from translators.translation_options import Policy
+from translators.translation_options import PodMetadata, Policy
 
 
 def _home(**fields: dict[str, str]) -> Object:
@@ -50,7 +50,7 @@ def test_key_that_acts_on_the_remote_is_dropped_with_a_message(key: str) -> None
         assert kept["app"] == "y"
         [message] = translated.dropped
         assert message.field == f"metadata.{field}[{key}]"
-        assert "--pass-pod-metadata" in message.message
+        assert "--pod-metadata" in message.message
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,7 @@ def test_other_keys_are_kept(key: str) -> None:
 def test_patterns_add_keys_and_exceptions_win() -> None:
     policy = replace(
         POLICY,
-        drop_pod_metadata=("*/*",),
-        pass_pod_metadata=("app.kubernetes.io/*", "iam.amazonaws.com/role"),
+        pod_metadata=PodMetadata(("*/*",), ("app.kubernetes.io/*", "iam.amazonaws.com/role")),
     )
     found = {"app": "1", "app.kubernetes.io/name": "2", "iam.amazonaws.com/role": "3", "a.b/c": "4"}
     remote = _remote(_home(labels=found), policy)["metadata"]
@@ -97,7 +96,7 @@ def test_update_sends_no_dropped_key_and_keeps_what_a_running_pod_has() -> None:
     assert change.patch["metadata"]["annotations"]["a.b/c"] == "2"
     assert key not in change.patch["metadata"]["annotations"]
 
-    passing = replace(POLICY, pass_pod_metadata=(key,))
+    passing = replace(POLICY, pod_metadata=PodMetadata(keep=(key,)))
     assert update.pod_patches(with_key, _remote(with_key, passing), POLICY) == []
     [change] = update.pod_patches(home, _remote(with_key, passing), POLICY)
     assert key not in change.patch["metadata"]["annotations"]
@@ -107,7 +106,7 @@ def test_update_sends_no_dropped_key_and_keeps_what_a_running_pod_has() -> None:
 
 def test_update_sends_a_key_that_is_passed_from_now_on() -> None:
     home = _home(annotations={"istio.io/rev": "x"})
-    policy = replace(POLICY, pass_pod_metadata=("istio.io/*",))
+    policy = replace(POLICY, pod_metadata=PodMetadata(keep=("istio.io/*",)))
     [change] = update.pod_patches(home, _remote(home), policy)
     assert change.patch == {"metadata": {"annotations": {"istio.io/rev": "x"}}}
 

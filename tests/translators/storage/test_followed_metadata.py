@@ -14,7 +14,7 @@ from translators.storage.followed_metadata import (
     metadata_patch,
     passed_metadata,
 )
-from translators.translation_options import Policy
+from translators.translation_options import PodMetadata, Policy
 from translators.virtual_node_identity import Identity
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
@@ -104,7 +104,7 @@ def test_keys_of_controllers_and_dropped_keys_are_not_passed() -> None:
 
 def test_key_that_a_later_join_drops_stays_until_home_removes_it() -> None:
     remote = _remote(_home({"secret.example.com/a": "1"}))
-    policy = replace(POLICY, drop_pod_metadata=("secret.example.com/*",))
+    policy = replace(POLICY, pod_metadata=PodMetadata(drop=("secret.example.com/*",)))
     for value in ("1", "2"):
         labels = {"secret.example.com/a": value}
         assert metadata_patch(_home(labels), remote, policy) == {}

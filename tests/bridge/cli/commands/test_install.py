@@ -48,7 +48,7 @@ def test_kubeconfig_is_the_only_required_option(invoke: Invoke, remote: tuple[st
 
 
 def test_join_options_become_container_arguments(invoke: Invoke, remote: tuple[str, str]) -> None:
-    options = ("--share", "0.5", "--anonymous-auth", "--taints", "none", "--labels", "a=b,c=d")
+    options = ("--share", "0.5", "--taints", "none", "--labels", "a=b,c=d")
     made = rendered(invoke, *remote, *options, "--network", "none", "-v")
     assert container(made)["args"][7:] == [
         "--network=none",
@@ -56,7 +56,6 @@ def test_join_options_become_container_arguments(invoke: Invoke, remote: tuple[s
         "--labels=a=b,c=d",
         "--taints=none",
         "--share=0.5",
-        "--anonymous-auth",
         "--verbose",
     ]
 

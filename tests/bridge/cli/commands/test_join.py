@@ -15,7 +15,7 @@ from bridge.observability import log_output as to_stderr
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke, JoinCalls
 from translators.capacity.node_capacity import OfferLimits
-from translators.translation_options import HostPort
+from translators.translation_options import HostPort, PodMetadata
 
 REMOTE = ("join", "--kubeconfig", "remote.yaml")
 
@@ -50,29 +50,21 @@ def test_options_become_settings(invoke: Invoke, joins: JoinCalls) -> None:
         "--network": "relay",
         "--relay-address": "192.0.2.9",
         "--relay-ports": "30000-30255",
-        "--relay-connections": "10",
-        "--relay-service-connections": "5",
-        "--relay-rate": "40",
-        "--relay-service-rate": "20",
         "--relay-idle-timeout": "60",
         "--relay-image": "bridge:1",
         "--relay-cidr": "10.77.0.0/24",
         "--daemonsets": "run",
         "--pod-security": "baseline",
         "--control-plane-nodes": "allow",
-        "--drop-pod-metadata": "*/*,team",
-        "--pass-pod-metadata": "example.com/*",
+        "--pod-metadata": "*/*=drop,example.com/*=keep, team=drop",
         "--service-accounts": "remote",
         "--home-api-address": "192.0.2.1",
         "--accept-namespaces": "team-*,shop",
         "--remote-namespaces": "shop-e2e, blog-e2e",
-        "--namespace-linger": "5",
         "--node-selector": "pool=burst",
         "--reserve": "cpu=2",
         "--share": "0.9",
-        "--cpu": "16",
-        "--memory": "64Gi",
-        "--pods": "50",
+        "--limits": "cpu=16,memory=64Gi,pods=50",
         "--unschedulable-timeout": "90",
         "--tls-cert-file": "tls.crt",
         "--tls-private-key-file": "tls.key",
@@ -95,10 +87,6 @@ def test_options_become_settings(invoke: Invoke, joins: JoinCalls) -> None:
             relay=RelaySettings(
                 "192.0.2.9",
                 PortRange(30000, 30255),
-                10,
-                5,
-                rate=40.0,
-                service_rate=20.0,
                 idle=60.0,
                 image="bridge:1",
                 cidr="10.77.0.0/24",
@@ -106,13 +94,11 @@ def test_options_become_settings(invoke: Invoke, joins: JoinCalls) -> None:
             daemonsets="run",
             pod_security="baseline",
             control_plane_nodes="allow",
-            drop_pod_metadata=("*/*", "team"),
-            pass_pod_metadata=("example.com/*",),
+            pod_metadata=PodMetadata(("*/*", "team"), ("example.com/*",)),
             service_accounts="remote",
             home_api=HostPort("192.0.2.1", 443),
             accept_namespaces=("team-*", "shop"),
             remote_namespaces=("shop-e2e", "blog-e2e"),
-            namespace_linger=5.0,
             unschedulable_timeout=90.0,
             certificate=Path("tls.crt"),
             key=Path("tls.key"),
@@ -157,11 +143,10 @@ def test_without_terminal_and_yes_there_is_no_consent(invoke: Invoke, joins: Joi
 
 
 def test_csr_certificate_options_become_settings(invoke: Invoke, joins: JoinCalls) -> None:
-    options = ("--serving-certificate", "csr", "--cert-dir", "certs", "--anonymous-auth")
+    options = ("--serving-certificate", "csr", "--cert-dir", "certs")
     assert invoke(*REMOTE, *options).exit_code == 0
     (settings,) = joins.settings
     assert (settings.serving, settings.cert_dir) == ("csr", Path("certs"))
-    assert settings.anonymous_auth
     assert settings.certificate is None
 
 
@@ -197,8 +182,11 @@ def test_conflicting_certificate_options_are_rejected(
         ("--daemonsets", "perhaps"),
         ("--pod-security", "strict"),
         ("--control-plane-nodes", "yes"),
-        ("--drop-pod-metadata", "a b"),
-        ("--pass-pod-metadata", "istio.io/*,"),
+        ("--pod-metadata", "a b=drop"),
+        ("--pod-metadata", "istio.io/*"),
+        ("--pod-metadata", "istio.io/*=pass"),
+        ("--pod-metadata", "istio.io/*=keep,"),
+        ("--pod-metadata", "istio.io/*=keep,istio.io/*=drop"),
         ("--network", "wide"),
         ("--service-accounts", "Home"),
         ("--home-api-address", "https://192.0.2.1"),
@@ -210,9 +198,7 @@ def test_conflicting_certificate_options_are_rejected(
         ("--node-selector", "burst"),
         ("--reserve", "cpu=some"),
         ("--share", "90%"),
-        ("--cpu", "-1"),
-        ("--memory", "64GB"),
-        ("--pods", "-1"),
+        ("--limits", "memory=64GB"),
     ],
     ids=lambda wrong: wrong[0],
 )

@@ -18,7 +18,7 @@ INSTALLED = InstalledOptions(
     namespace="infra",
     image="registry.example/bridge:1",
     replicas=3,
-    arguments=["--port=10251", "--network=relay", "--share=0.5", "--anonymous-auth"],
+    arguments=["--port=10251", "--network=relay", "--share=0.5", "--daemonsets=run"],
     bound_namespaces=["shop"],
     all_namespaces=False,
     offload_webhook=True,
@@ -71,8 +71,8 @@ def test_options_that_are_not_given_stay(invoke: Invoke, upgrades: Upgrades) -> 
     assert (made.settings.name, kubeconfig) == ("burst", "stored")
     assert made.image == "registry.example/bridge:2"
     assert (made.settings.port, made.settings.network) == (10251, "relay")
-    assert made.settings.anonymous_auth
-    assert made.arguments == ["--share=0.5", "--anonymous-auth"]
+    assert made.settings.daemonsets == "run"
+    assert made.arguments == ["--share=0.5", "--daemonsets=run"]
     assert (made.namespace, made.replicas, made.offload_webhook) == ("infra", 3, True)
     assert (made.bind, made.relay_from) == (("shop",), ("shop",))
     assert (made.dry_run, made.wait, made.timeout) == (False, True, 180.0)
@@ -81,8 +81,8 @@ def test_options_that_are_not_given_stay(invoke: Invoke, upgrades: Upgrades) -> 
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (("--share", "0.8"), {"arguments": ["--share=0.8", "--anonymous-auth"]}),
-        (("--verbose",), {"arguments": ["--share=0.5", "--anonymous-auth", "--verbose"]}),
+        (("--share", "0.8"), {"arguments": ["--share=0.8", "--daemonsets=run"]}),
+        (("--verbose",), {"arguments": ["--share=0.5", "--daemonsets=run", "--verbose"]}),
         (("--replicas", "1"), {"replicas": 1}),
         (("--bind", "blog"), {"bind": ("blog",), "all_namespaces": False}),
         (("--all-namespaces",), {"bind": (), "all_namespaces": True}),

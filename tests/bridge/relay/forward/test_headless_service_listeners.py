@@ -133,7 +133,7 @@ async def test_two_services_share_one_port_of_a_pod(routes: Routes) -> None:
 
 
 async def test_connections_count_against_their_service(routes: Routes) -> None:
-    settings = RelaySettings(cidr=CIDR, per_service=1)
+    settings = RelaySettings(cidr=CIDR, service_connections=1)
     async with relaying(settings, a=fake_pods.stay_silent, b=fake_pods.stay_silent) as made:
         await made.open(made.to(A, "a") | made.to(B, "b"))
         _, writer = await asyncio.open_connection(A, made.port)

@@ -153,7 +153,7 @@ async def test_response_continues_after_the_clients_eof(
         await forward.send(b"late")
         await forward.close()
 
-    async with relaying(RelaySettings(per_service=10), a=in_parts) as relay:
+    async with relaying(RelaySettings(service_connections=10), a=in_parts) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
 
         async def ask() -> bytes:
@@ -340,7 +340,7 @@ async def test_port_range_is_respected_and_its_exhaustion_reported() -> None:
     ("settings", "why"),
     [
         (RelaySettings(connections=3), "namespace-limit"),
-        (RelaySettings(per_service=2), "service-limit"),
+        (RelaySettings(service_connections=2), "service-limit"),
     ],
 )
 async def test_connections_beyond_the_limit_are_reset(settings: RelaySettings, why: str) -> None:
@@ -367,9 +367,7 @@ async def test_namespace_cannot_use_up_all_connections() -> None:
         await wait_until(lambda: relay.metrics.open == 2)
         with pytest.raises(ConnectionResetError):
             await relay.ask(web)
-        assert relay.reported == [
-            (WEB, "namespace shop has 2 connections open, its share of 4 (--relay-connections)")
-        ]
+        assert relay.reported == [(WEB, "namespace shop has 2 connections open, its share of 4")]
         held += [await asyncio.open_connection(HERE, port) for port in (other, third)]
         await wait_until(lambda: relay.metrics.open == 4)
         with pytest.raises(ConnectionResetError):
@@ -405,13 +403,13 @@ async def test_closed_listener_frees_its_place(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_rejection_is_reported_for_its_service() -> None:
-    async with relaying(RelaySettings(per_service=1), a=fake_pods.stay_silent) as relay:
+    async with relaying(RelaySettings(service_connections=1), a=fake_pods.stay_silent) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         _, writer = await asyncio.open_connection(HERE, port)
         await wait_until(lambda: relay.metrics.open == 1)
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
-        assert relay.reported == [(WEB, "it has 1 connections open (--relay-service-connections)")]
+        assert relay.reported == [(WEB, "it has 1 connections open, the limit of a Service")]
         writer.close()
 
 
@@ -426,7 +424,7 @@ async def test_connections_beyond_the_rate_are_rejected(monkeypatch: pytest.Monk
         assert relay.metrics.results["service-rate"] == 2
         assert relay.reported[0] == (
             WEB,
-            "it gets more than 0.01 connections per second (--relay-service-rate)",
+            "it gets more than 0.01 connections per second",
         )
 
 
@@ -462,7 +460,7 @@ async def test_flooded_service_does_not_delay_another(
 
 
 async def test_service_limit_leaves_capacity_for_others() -> None:
-    settings = RelaySettings(per_service=1)
+    settings = RelaySettings(service_connections=1)
     async with relaying(settings, a=fake_pods.stay_silent, b=fake_pods.respond_with_name) as relay:
         (full,) = (await relay.serve(plan("a"))).values()
         (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()

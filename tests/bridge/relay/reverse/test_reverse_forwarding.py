@@ -274,7 +274,7 @@ async def test_limits_in_all_and_of_a_service_are_kept() -> None:
     for settings, why in (
         (RelaySettings(connections=1), "limit"),
         (RelaySettings(connections=2), "namespace-limit"),
-        (RelaySettings(per_service=1), "service-limit"),
+        (RelaySettings(service_connections=1), "service-limit"),
     ):
         async with relayed(settings) as back, at_home(echo_data) as pod:
             back.show(pod)
