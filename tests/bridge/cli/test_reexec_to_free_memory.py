@@ -66,12 +66,3 @@ def test_join_runs_without_restart_on_a_full_disk(tmp_path: Path) -> None:
     code, _, error, _ = bridge(*args, before=FULL_DISK)
     assert code == 1
     assert error.startswith("error: remote: kubeconfig ")
-
-
-@pytest.mark.parametrize(
-    "args", [["join", "--nonsense"], ["join", "--kubeconfig", "x", "--limits", "y"]]
-)
-def test_invalid_options_exit_with_2(args: list[str]) -> None:
-    code, _, error, _ = bridge(*args)
-    assert code == 2
-    assert "error" in error.lower()
