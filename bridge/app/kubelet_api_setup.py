@@ -7,10 +7,10 @@ cancelled, `stop` ends open streams within `STREAMS_SECONDS`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bridge.app.readiness import Readiness
 from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings
 from bridge.base.progress_lines import Caveat
@@ -24,10 +24,12 @@ from bridge.checks.required_at_join import JoinFacts
 from bridge.clusters.kubelet_api_probe import probe_kubelet_api
 from bridge.election.elector import LeaderElector
 from bridge.home_identity.identity_selection import HomeClients
+from bridge.kubelet.healthz import Check
 from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
 from bridge.kubelet.server import KubeletServer
 from bridge.net.open_file_budget import max_streams, raise_open_file_limit
 from bridge.node import node_object
+from bridge.node.node_controller import OUTAGE_SECONDS
 from bridge.node.node_lease import LeaseAnnotation
 from bridge.observability.bridge_metrics_endpoint import MetricsEndpoint, MetricSources
 from bridge.observability.recent_errors import RecentErrors
@@ -262,3 +264,41 @@ def certificate_source(
         on_signed=on_signed,
         notify=notify,
     )
+
+
+class Readiness:
+    """Whether the bridge serves the node, or would take over at once: the checks of ``/readyz``
+    (`bridge.kubelet.healthz`) of ``engine``, which may be replaced.
+
+    - ``caches``: every list of both clusters has been read. A standby replica reads them too and is
+      ready like the serving one, so a rolling update loses no time.
+    - ``home``, ``remote``: every watch there works, or did less than `OUTAGE_SECONDS` ago, as in
+      the Node's condition. Namespaces that the home cluster does not let the bridge read do not
+      count: their pods' Events report that.
+
+    Do not restart the bridge on readiness failures; a restart only discards its caches. So
+    ``/livez`` ignores these checks.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def checks(self) -> Mapping[str, Check]:
+        """The checks by name; each returns why it fails, or ""."""
+        sides = {side: functools.partial(self._watch_problem, side) for side in ("home", "remote")}
+        return {"caches": self.caches_problem, **sides}
+
+    def caches_problem(self) -> str:
+        """Why the caches are incomplete; "" if they are complete."""
+        waiting = sum(not informer.synced.is_set() for informer in self.engine.informers)
+        return f"{waiting} lists of the clusters are not read yet" if waiting else ""
+
+    def _watch_problem(self, side: str) -> str:
+        """Whether a watch of this side has failed for longer than `OUTAGE_SECONDS`."""
+        now = asyncio.get_running_loop().time()
+        for informer in self.engine.informers:
+            since = informer.failing_since
+            if informer.client.side == side and since is not None and now - since > OUTAGE_SECONDS:
+                return f"{informer.resource} cannot be watched: {informer.error}"
+        return ""

@@ -1,4 +1,5 @@
-"""Collects a bug report from both clusters, with the user's own permissions.
+"""Collects a bug report from both clusters, with the user's own permissions, and writes it as a
+compressed archive that only its owner may read.
 
 A part that cannot be read is a line in ``problems`` and hides no other. Each part ends within
 `PART_SECONDS`, and no list has more than `MAX_OBJECTS` objects.
@@ -11,14 +12,18 @@ of the clusters are withheld: they could quote it.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
+import tarfile
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bridge.base.command_error import PreflightError
 from bridge.bug_report.redaction import WITHHELD, Redactor
 from bridge.checks import check_runner
 from bridge.checks.check_context import ClusterConnectivity
@@ -390,3 +395,45 @@ def _credentials(file: Path) -> Iterable[str]:
         return []
     keys = ("token", "password", "client-key-data", "client-certificate-data")
     return [str(it[key]) for it in users for key in keys if it.get(key)]
+
+
+#: The beginning of the archive's table of contents.
+_CONTENTS_HEADER = """A bug report of a cluster bridge. It does not contain: data of Secrets and
+ConfigMaps, values of environment variables, commands, arguments, labels and annotations, logs,
+credentials.
+
+"""
+
+
+def default_archive(now: time.struct_time) -> Path:
+    """The default file name."""
+    return Path(time.strftime("bridge-bugreport-%Y%m%d-%H%M%S.tar.gz", now))
+
+
+def write_archive(path: Path, report: BugReport) -> list[Object]:
+    """Writes the archive, and returns its files with size and description. Raises PreflightError,
+    also if the file exists."""
+    files = report.files()
+    folder = path.name.removesuffix(".gz").removesuffix(".tar")
+    listed = [
+        {"file": name, "bytes": len(content), "what": report.descriptions[name]}
+        for name, content in files.items()
+    ]
+    lines = [f"{it['file']}: {it['what']}\n" for it in listed]
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+            _add(tar, f"{folder}/CONTENTS.txt", (_CONTENTS_HEADER + "".join(lines)).encode())
+            for name, content in files.items():
+                _add(tar, f"{folder}/{name}", content)
+    except FileExistsError:
+        raise PreflightError(f"{path} exists; name another file with -f") from None
+    except OSError as error:
+        raise PreflightError(f"{path} cannot be written: {error.strerror}") from error
+    return listed
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+    tar.addfile(entry, io.BytesIO(content))

@@ -6,9 +6,8 @@ table. An id never changes its meaning, and is not used again. To add a check:
 1. Add a `Check` below, under the next free id of its group, and a section to the page.
 2. In the module of its topic (`cluster_compatibility`, `permission_checks`, `policy_checks`,
    `virtual_node`, `kubelet_certificate`, `network_paths`, `workloads`, `daemonsets`,
-   `pod_security_levels`, `prepared_namespaces`, `storage`) write a
-   function that takes a `CheckContext` and returns findings, and list it in that module's
-   ``IMPLEMENTATIONS``.
+   `remote_namespaces`, `storage`) write a function that takes a `CheckContext` and returns
+   findings, and list it in that module's ``IMPLEMENTATIONS``.
 3. With ``join=True`` an error of it ends `bridge join` as well (`bridge.checks.required_at_join`).
 """
 

@@ -21,9 +21,8 @@ from bridge.checks import (
     kubelet_certificate,
     network_paths,
     permission_checks,
-    pod_security_levels,
     policy_checks,
-    prepared_namespaces,
+    remote_namespaces,
     storage,
     virtual_node,
     workloads,
@@ -55,8 +54,7 @@ IMPLEMENTATIONS = (
     *network_paths.IMPLEMENTATIONS,
     *workloads.IMPLEMENTATIONS,
     *daemonsets.IMPLEMENTATIONS,
-    *pod_security_levels.IMPLEMENTATIONS,
-    *prepared_namespaces.IMPLEMENTATIONS,
+    *remote_namespaces.IMPLEMENTATIONS,
     *storage.IMPLEMENTATIONS,
 )
 

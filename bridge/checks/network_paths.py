@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+from collections.abc import Iterable
+
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
 from bridge.clusters.advertised_address import relay_address
-from bridge.clusters.pod_network_probe import describe_pod, dial_pods
-from bridge.clusters.relay_cidr_validation import check_relay_cidr
+from bridge.clusters.home_ranges import list_nodes, list_service_cidrs
+from bridge.clusters.pod_network_probe import describe_pod, dial_pods, find_pods_at
+from bridge.rbac import permissions
+from bridge.relay.forward import relay_cidr_route
+from sync.kube.api_resources import PODS
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object, name_of, namespace_of
+from translators.relay.ipam import IpNetwork
 from translators.translation_options import HostPort
 
 
@@ -86,6 +96,66 @@ async def check_home_api_address(context: CheckContext) -> list[Finding]:
         return [info("BRG407", "remote", text)]
     address = await context.home_api_address()
     return [info("BRG407", "remote", f"pods find home's API server at {address}")]
+
+
+#: How many of home's pods are compared.
+PAGE_LIMIT = "200"
+
+
+async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
+    """Why the range cannot be used on this machine and in the home cluster, and what to do, in one
+    sentence; "" if it can. ``address`` is the one at which the home cluster's nodes reach this
+    bridge. Only what the credential may list anyway is compared. Raises KubeError."""
+    requested = ipaddress.ip_network(cidr)
+    if ipaddress.ip_address(address) in requested:
+        return (
+            f"--relay-cidr {cidr} contains the bridge's own address, {address}; choose an unused "
+            "range"
+        )
+    for pod in await find_pods_at(home, address) if home.config.in_cluster else ():
+        if not (pod.get("spec") or {}).get("hostNetwork"):
+            return (
+                "--relay-cidr needs the network of a node, but this bridge runs in pod "
+                f"{namespace_of(pod)}/{name_of(pod)} with its own network namespace, to which "
+                "home's nodes cannot route a range; set hostNetwork: true on the pod, or run the "
+                "bridge on a machine"
+            )
+    try:
+        await asyncio.to_thread(relay_cidr_route.check_available, cidr)
+    except relay_cidr_route.LocalRouteError as failure:
+        return str(failure)
+    pods = await home.request(
+        "GET", PODS.path(), query={"limit": PAGE_LIMIT}, timeout=permissions.REQUEST_SECONDS
+    )
+    pod_ranges = _pod_ranges(pods.get("items") or ())
+    nodes, services = await list_nodes(home), await list_service_cidrs(home)
+    for taken, owner in (*pod_ranges, *_node_ranges(nodes), *_service_ranges(services)):
+        if taken.version == requested.version and taken.overlaps(requested):
+            return f"--relay-cidr {cidr} overlaps with {taken} of {owner}; choose an unused range"
+    return ""
+
+
+def _pod_ranges(pods: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
+    for pod in pods:
+        status = pod.get("status") or {}
+        for entry in status.get("podIPs") or ():
+            if entry.get("ip"):
+                yield ipaddress.ip_network(entry["ip"]), f"pod {namespace_of(pod)}/{name_of(pod)}"
+
+
+def _service_ranges(service_cidrs: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
+    for known in service_cidrs:
+        for text in (known.get("spec") or {}).get("cidrs") or ():
+            yield ipaddress.ip_network(text), "home's Services"
+
+
+def _node_ranges(nodes: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
+    """Addresses and pod CIDRs of the nodes."""
+    for node in nodes:
+        addresses = (node.get("status") or {}).get("addresses") or ()
+        own = [str(it["address"]) for it in addresses if it.get("type") == "InternalIP"]
+        for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):
+            yield ipaddress.ip_network(text), f"node {name_of(node)}"
 
 
 IMPLEMENTATIONS = (

@@ -20,7 +20,7 @@ from bridge.checks import (
     cluster_compatibility,
     network_paths,
     permission_checks,
-    prepared_namespaces,
+    remote_namespaces,
     storage,
     workloads,
 )
@@ -122,7 +122,7 @@ STAGES = (
             *network_paths.IMPLEMENTATIONS,
             *storage.IMPLEMENTATIONS,
             *workloads.IMPLEMENTATIONS,
-            *prepared_namespaces.IMPLEMENTATIONS,
+            *remote_namespaces.IMPLEMENTATIONS,
         )
     ),
 )

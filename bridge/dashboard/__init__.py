@@ -1,8 +1,7 @@
 """`bridge dashboard`: a live page with all remotes, for a browser on this machine.
 
-- `fleet_watch` watches home and queries the bridges; `pod_table` has the pods with the changes
-  since any revision, `history` the samples of the last hour, and `metrics_reading` reads what the
-  samples are made of.
+- `fleet_watch` watches the home cluster and queries the bridges; `pod_table` has the pods with the
+  changes since any revision, and `history` the samples of the last hour.
 - `live_stream` sends changes to a page, `pod_details` explains one pod, `page_responses` answers
   the requests, and `static/` is the page: plain modules without a build step.
 - `loopback_server` serves the page to one user.

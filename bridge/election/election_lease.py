@@ -89,7 +89,7 @@ class ElectionRecord:
     requested_by: str = ""
     """The candidate that reaches the remote and requests the Lease; "" for none."""
     records: Mapping[str, str] = field(default_factory=dict)
-    """All other annotations of the bridge (`bridge.election.election_lease_annotations`)."""
+    """All other annotations of the bridge (`bridge.election.elector.LeaseRecords`)."""
 
     def is_same_version(self, other: ElectionRecord) -> bool:
         """Whether the Lease was not written between the two reads."""

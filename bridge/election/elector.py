@@ -16,10 +16,10 @@
   to the process.
 - A Lease that was deleted while held is created again; other candidates treat it as held until it
   would have expired.
-- The Lease has records for the next holder (`bridge.election.election_lease_annotations`).
+- The Lease has records for the next holder (`LeaseRecords`).
 - A Lease that `bridge leave` took ends the election: `NodeLeft`.
-- Requests (`bridge.election.lease_requests`) have priority (`sync.kube.request_limiter.urgent`) and
-  short timeouts. Standby replicas watch the Lease.
+- Requests (`ElectionLeaseRequests`) have priority (`sync.kube.request_limiter.urgent`) and short
+  timeouts. Standby replicas watch the Lease.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from bridge.base.command_error import BridgeError
 from bridge.base.progress_lines import Waiting
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord, Observation
-from bridge.election.election_lease_annotations import LeaseRecords
-from bridge.election.lease_requests import ElectionLeaseRequests
 from bridge.election.remote_reachability import RemoteReachability
+from bridge.node import lease_namespace
+from bridge.node.node_lease import request_lease
+from sync.base.background_task import background_task
 from sync.base.histograms import Histogram
+from sync.cache.informer import Informer
 from sync.kube.api_errors import Conflict, KubeError, NotFound
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence, clock
 from sync.kube.request_limiter import urgent
+from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +55,8 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.3
 #: Seconds between two checks of the remote while the Lease's holder does not reach it.
 REQUEST_LEASE_SECONDS = 2.0
+#: The least and the greatest timeout of a request, in seconds.
+REQUEST_SECONDS, MAX_REQUEST_SECONDS = 1.0, 10.0
 
 
 class LeadershipLost(Exception):
@@ -350,3 +357,122 @@ class LeaderElector:
         held = await (self._lease.create(body) if before is None else self._lease.patch(body))
         self._renewed_at, self._held = began, held
         self.records.confirm(held.records)
+
+
+class LeaseRecords:
+    """Records on the Lease: annotations by which a holder passes state to the next.
+
+    They are written with the renewals. A holder writes the records that it set, and keeps the
+    others; a Lease that is created again gets all records last seen.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+        self._own: dict[str, str] = {}
+        # Replaced after each successful renewal.
+        self._renewed = asyncio.Event()
+        self.write_requested = asyncio.Event()
+        """Set when a record must not wait for the next renewal."""
+
+    @property
+    def all(self) -> Mapping[str, str]:
+        """By annotation: the records of earlier holders, and of this one."""
+        return {**self._seen, **self._own}
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """The records that this holder set."""
+        return self._own
+
+    async def write(self, annotation: str, text: str, *, now: bool = False) -> None:
+        """Sets a record and waits until it is on the Lease: at the next renewal, or ``now``. Only
+        for the holder, while it renews the Lease."""
+        self._own[annotation] = text
+        while self._seen.get(annotation) != text:
+            if now:
+                self.write_requested.set()
+            await self._renewed.wait()
+
+    def observe(self, records: Mapping[str, str]) -> None:
+        """The records of a Lease that this candidate does not hold."""
+        self._seen = dict(records)
+        self._own.clear()
+
+    def confirm(self, records: Mapping[str, str]) -> None:
+        """The records of the Lease after this candidate's renewal."""
+        self._seen = dict(records)
+        self._renewed.set()
+        self._renewed = asyncio.Event()
+
+
+class ElectionLeaseRequests:
+    """Reads and writes the Lease of one node's election. All methods raise KubeError.
+
+    The timeout of a request is twice what the last one took: a lost request leaves time for another
+    before the Lease expires, and a slow home cluster has enough.
+    """
+
+    def __init__(self, home: KubeClient, node: str, *, clock: Callable[[], float]) -> None:
+        self._home = home
+        self._name = election_lease.election_lease_name(node)
+        self._clock = clock
+        # Timeout of the next request.
+        self._seconds = REQUEST_SECONDS
+
+    def be_patient(self) -> None:
+        """Gives the next request the greatest timeout: nothing expires meanwhile."""
+        self._seconds = MAX_REQUEST_SECONDS
+
+    async def get(self) -> ElectionRecord | None:
+        """The Lease; None if there is none."""
+        try:
+            return election_lease.parse_lease(await self._request("GET", self._name))
+        except NotFound:
+            return None
+
+    async def create(self, body: Object) -> ElectionRecord:
+        """Creates the Lease, and home's namespace for it (`bridge.node.lease_namespace`)."""
+        named = {**body, "metadata": {**body["metadata"], "name": self._name}}
+        created = await lease_namespace.create_with_namespace(
+            self._home, lambda: self._request("POST", "", named)
+        )
+        return election_lease.parse_lease(created)
+
+    async def patch(self, body: Object) -> ElectionRecord:
+        return election_lease.parse_lease(await self._request("PATCH", self._name, body))
+
+    @asynccontextmanager
+    async def watch(
+        self, observe: Callable[[ElectionRecord | None], None]
+    ) -> AsyncIterator[asyncio.Event]:
+        """Calls ``observe`` and sets the event at each change of the Lease while the block runs."""
+        changed = asyncio.Event()
+        leases = Informer(
+            self._home,
+            LEASES,
+            namespace=lease_namespace.NAMESPACE,
+            fields=f"metadata.name={self._name}",
+        )
+
+        def on_change(_: Object | None, new: Object | None) -> None:
+            observe(election_lease.parse_lease(new) if new is not None else None)
+            changed.set()
+
+        leases.on_change(on_change)
+        async with background_task(leases.run(), name="watch-home-lease"):
+            yield changed
+
+    async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
+        began = self._clock()
+        try:
+            return await request_lease(
+                self._home,
+                method,
+                name,
+                namespace=lease_namespace.NAMESPACE,
+                seconds=self._seconds,
+                body=body,
+            )
+        finally:
+            took = self._clock() - began
+            self._seconds = min(max(2 * took, REQUEST_SECONDS), MAX_REQUEST_SECONDS)

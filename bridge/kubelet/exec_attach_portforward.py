@@ -1,4 +1,4 @@
-"""Handles exec, attach and port-forward: upgrades the remote's connection and forwards bytes.
+"""Handles exec, attach, port-forward and run: upgrades the remote's connection and forwards bytes.
 
 Guarantees: a stream counts from its request on, within the limit of `ActiveStreams`. The remote
 gets the bridge's own credential, the headers of the upgrade and those of
@@ -24,7 +24,13 @@ from bridge.kubelet.error_responses import (
     http_error_from,
 )
 from bridge.kubelet.pod_lookup import PodAccess
-from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
+from bridge.kubelet.query_options import (
+    Pairs,
+    exec_query,
+    parse_query,
+    port_forward_query,
+    run_command_line,
+)
 from bridge.kubelet.routing import RoutedRequest
 from bridge.kubelet.stream_audit import audit_headers
 from bridge.kubelet.stream_limits import Stream
@@ -33,6 +39,7 @@ from sync.kube import http1
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import PODS
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
+from sync.kube.pod_exec import OutputLimitExceeded, run_command
 
 #: Values of the Upgrade header that exec, attach and port-forward accept.
 _PROTOCOLS = ("spdy/3.1", "websocket")
@@ -174,3 +181,40 @@ class _DetachedResponse(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:  # noqa: ARG002
         return None
+
+
+#: Maximum output in bytes. Container runtimes buffer 16 MiB for a kubelet's one caller.
+MAX_OUTPUT = 1024 * 1024
+
+
+async def run_in_container(access: PodAccess, routed: RoutedRequest) -> web.StreamResponse:
+    """Handles ``/run``: runs a command and returns its output in one response. Raises HttpError.
+
+    As in a kubelet, the command is split at spaces, standard output precedes standard error, and a
+    command that fails is a 500 with the reason instead of the output. The output is buffered until
+    the command ends, so it is limited to `MAX_OUTPUT`; exec has no such limit.
+    """
+    argv = run_command_line(parse_query(routed.query))
+    pod = access.requested_pod(routed.parameters)
+    with access.streams.track("run", routed.parameters["namespace"]) as stream:
+        try:
+            output = await run_command(
+                access.remote,
+                namespace=pod.namespace,
+                pod=pod.name,
+                container=routed.parameters["container"],
+                argv=argv,
+                limit=MAX_OUTPUT,
+                headers=audit_headers(access, "run", routed, pod),
+            )
+        except OutputLimitExceeded:
+            raise HttpError(
+                500, f"the command wrote more than {MAX_OUTPUT} bytes; use exec instead"
+            ) from None
+        except KubeError as error:
+            raise http_error_from(error) from error
+        stream.count_bytes("out", len(output.stdout) + len(output.stderr))
+    if output.failure:
+        raise HttpError(500, output.failure)
+    # Plain text: a kubelet declares any output as JSON.
+    return web.Response(body=output.stdout + output.stderr, headers=PLAIN_TEXT_HEADERS)

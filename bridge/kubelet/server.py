@@ -19,25 +19,32 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import orjson
 from aiohttp import web
 
 from bridge.base.command_error import BridgeError
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from bridge.kubelet import healthz
-from bridge.kubelet.authn import Authenticator, ReviewClient
-from bridge.kubelet.authz import Authorizer, node_subresources, required_verb
+from bridge.kubelet.authn import TOKEN_LIFETIME, Authenticator, ReviewClient
+from bridge.kubelet.authz import (
+    ALLOWED_LIFETIME,
+    DENIED_LIFETIME,
+    Authorizer,
+    node_subresources,
+    required_verb,
+)
 from bridge.kubelet.error_responses import HttpError, text_response
-from bridge.kubelet.exec_attach_portforward import exec_or_attach, port_forward
+from bridge.kubelet.exec_attach_portforward import exec_or_attach, port_forward, run_in_container
 from bridge.kubelet.logs import serve_log
 from bridge.kubelet.pod_lookup import PodAccess, PodDirectory
-from bridge.kubelet.pods_and_configz import NodeEndpoints
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
-from bridge.kubelet.run_in_container import run_in_container
 from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.accepted_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
 from bridge.net.http_server import HttpServer
 from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import MAX_STREAMS
+from bridge.net.splice import IDLE_TIMEOUT
+from sync.kube.api_resources import Object
 from sync.kube.client import KubeClient
 
 #: Maximum request line in bytes. It has a command's arguments, percent-encoded; one argument may
@@ -259,3 +266,63 @@ def kubelet_api_socket(host: str, port: int) -> socket.socket:
         raise ListenError(
             f"the kubelet API cannot listen on {host} port {port}: {cause}; {hint}"
         ) from error
+
+
+class NodeEndpoints:
+    """The endpoints of a kubelet about its node: /pods, /runningpods and /configz."""
+
+    def __init__(self, directory: PodDirectory) -> None:
+        self._directory = directory
+
+    async def pods(self, _: RoutedRequest) -> web.StreamResponse:
+        """A PodList of all home pods on the node, terminating pods included."""
+        return _pod_list(self._directory.home_pods())
+
+    async def running_pods(self, _: RoutedRequest) -> web.StreamResponse:
+        """A PodList of the pods that have a running container and are not terminating."""
+        return _pod_list([pod for pod in self._directory.home_pods() if is_running(pod)])
+
+    async def config(self, _: RoutedRequest) -> web.StreamResponse:
+        """The KubeletConfiguration with the fields that apply to a virtual node."""
+        config = {
+            "kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "enableServer": True,
+            "streamingConnectionIdleTimeout": f"{IDLE_TIMEOUT / 3600:.0f}h0m0s",
+            "authentication": {
+                "x509": {},
+                "webhook": {"enabled": True, "cacheTTL": _duration(TOKEN_LIFETIME)},
+                "anonymous": {"enabled": False},
+            },
+            "authorization": {
+                "mode": "Webhook",
+                "webhook": {
+                    "cacheAuthorizedTTL": _duration(ALLOWED_LIFETIME),
+                    "cacheUnauthorizedTTL": _duration(DENIED_LIFETIME),
+                },
+            },
+        }
+        return _json({"kubeletconfig": config})
+
+
+def is_running(pod: Object) -> bool:
+    if (pod.get("metadata") or {}).get("deletionTimestamp"):
+        return False
+    status = pod.get("status") or {}
+    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    containers = [container for kind in kinds for container in status.get(kind) or []]
+    return any("running" in (container.get("state") or {}) for container in containers)
+
+
+def _duration(seconds: float) -> str:
+    """Formats a metav1.Duration of minutes and seconds: ``2m0s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s"
+
+
+def _pod_list(pods: list[Object]) -> web.Response:
+    return _json({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods})
+
+
+def _json(body: Object) -> web.Response:
+    return web.Response(body=orjson.dumps(body), content_type="application/json")

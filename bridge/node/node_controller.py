@@ -30,8 +30,7 @@ from bridge.node import conditions, node_metadata_merge, node_object
 from bridge.node.conditions import NodeCondition
 from bridge.node.node_lease import LeaseAnnotation, NodeLease
 from bridge.node.node_metadata_merge import NodeMetadata
-from bridge.node.node_object import NodeFacts
-from bridge.node.remote_nodes import RemoteNodes
+from bridge.node.node_object import NodeFacts, RemoteNodes
 from sync.base import exception_summary
 from sync.cache.informer import Informer
 from sync.cache.store import Key

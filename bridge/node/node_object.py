@@ -8,18 +8,25 @@ The bridge owns the labels, annotations and taints of `desired_metadata`, by the
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.node import labels_from_remote_nodes, node_metadata_merge
+from bridge.node import node_metadata_merge
 from bridge.node.conditions import PRESSURES, NodeCondition, pressure_condition, relevant_conditions
-from bridge.node.node_metadata_merge import NodeMetadata
+from bridge.node.node_metadata_merge import (
+    LABEL_ARCH,
+    LABEL_BETA_ARCH,
+    LABEL_BETA_OS,
+    LABEL_OS,
+    NodeMetadata,
+)
 from bridge.node.node_option_parsing import TAINT_UNSCHEDULABLE
 from sync.capacity.remote_capacity import RemoteCapacity
 from translators import merge_patch
+from translators.capacity import node_capacity
 from translators.capacity.node_capacity import NodeCapacity, resource_sort_key
 from translators.derived_names import label_value
-from translators.object_accessors import Object, condition_of, metadata
+from translators.object_accessors import Object, condition_of, metadata, name_of
 from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 from translators.ownership_labels import LABEL_REMOTE as LABEL_REMOTE  # noqa: PLC0414  # re-exported
 
@@ -109,7 +116,7 @@ def desired_metadata(
         LABEL_REMOTE: facts.remote_id,
     }
     return NodeMetadata(
-        labels={**labels_from_remote_nodes.common_labels(nodes), **facts.configured.labels, **own},
+        labels={**common_labels(nodes), **facts.configured.labels, **own},
         annotations={
             **facts.configured.annotations,
             **facts.annotations,
@@ -147,7 +154,7 @@ def relevant_fields(node: Object) -> Hashable:
     capacity."""
     info = (node.get("status") or {}).get("nodeInfo") or {}
     return (
-        frozenset(labels_from_remote_nodes.shareable_labels(node)),
+        frozenset(shareable_labels(node)),
         relevant_conditions(node),
         tuple(str(info.get(field, "")) for field in _SHARED_INFO),
     )
@@ -163,7 +170,7 @@ def desired_status(
     now: str,
 ) -> Object:
     """The status of the Node, for `status_patch`. ``nodes`` are the remote's, each of which stands
-    for a number of equal ones (`bridge.node.remote_nodes`).
+    for a number of equal ones (`bridge.node.node_controller`).
 
     Unchanged conditions keep their times from ``current``: the Lease is the heartbeat (KEP-589), so
     a status that differs only in time is not written.
@@ -280,3 +287,132 @@ def _conditions(
             {**new, "lastHeartbeatTime": heartbeat or now, "lastTransitionTime": since or now}
         )
     return conditions
+
+
+class RemoteNodes:
+    """The nodes of the remote in groups of those that are equal to the virtual node.
+
+    A remote has thousands of nodes and few kinds of them. Labels, conditions and ``nodeInfo`` of
+    the virtual node are computed from one node of each group and its size, so that a write of the
+    Node costs no time in proportion to the nodes. ``equality`` returns what the virtual node
+    depends on of a node: a value that is equal for nodes of one group.
+    """
+
+    def __init__(
+        self, equality: Callable[[Object], Hashable], nodes: Iterable[Object] = ()
+    ) -> None:
+        self._equality = equality
+        self._group_of: dict[str, Hashable] = {}
+        # Of each group: one of its nodes as it was seen last, and how many it has.
+        self._groups: dict[Hashable, tuple[Object, int]] = {}
+        for node in nodes:
+            self.changed(node)
+
+    def __len__(self) -> int:
+        return len(self._group_of)
+
+    def changed(self, node: Object) -> bool:
+        """Records a node that was added or changed. Returns whether its group is another one."""
+        group, known = self._equality(node), self._group_of.get(name_of(node))
+        if group == known:
+            return False
+        self.removed(node)
+        self._group_of[name_of(node)] = group
+        self._groups[group] = (node, self._size(group) + 1)
+        return True
+
+    def removed(self, node: Object) -> bool:
+        """Records the deletion of a node. Returns whether it was known."""
+        group = self._group_of.pop(name_of(node), None)
+        if group is None:
+            return False
+        if (left := self._size(group) - 1) > 0:
+            self._groups[group] = (self._groups[group][0], left)
+        else:
+            del self._groups[group]
+        return True
+
+    def groups(self) -> list[tuple[Object, int]]:
+        """One node of each group, and the size of the group."""
+        return list(self._groups.values())
+
+    def __iter__(self) -> Iterator[Object]:
+        """One node of each group."""
+        return (node for node, _ in self.groups())
+
+    def _size(self, group: Hashable) -> int:
+        return self._groups[group][1] if group in self._groups else 0
+
+
+#: Well-known labels (k8s.io/api/core/v1 well_known_labels.go) and labels of accelerators, except
+#: those that vendors' DaemonSets select, such as nvidia.com/gpu.present or gpu.deploy.*.
+SHAREABLE = frozenset(
+    {
+        "node.kubernetes.io/instance-type",
+        "node.kubernetes.io/windows-build",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        # The example of Kubernetes' own documentation, "Schedule GPUs".
+        "accelerator",
+        # NVIDIA GPU feature discovery.
+        "nvidia.com/gpu.compute.major",
+        "nvidia.com/gpu.compute.minor",
+        "nvidia.com/gpu.count",
+        "nvidia.com/gpu.family",
+        "nvidia.com/gpu.memory",
+        "nvidia.com/gpu.product",
+        "nvidia.com/mig.strategy",
+        # AMD's node labeller.
+        "amd.com/gpu.cu-count",
+        "amd.com/gpu.device-id",
+        "amd.com/gpu.family",
+        "amd.com/gpu.product-name",
+        "amd.com/gpu.vram",
+        # Intel's rules for node feature discovery.
+        "gpu.intel.com/device.count",
+        "gpu.intel.com/family",
+        "gpu.intel.com/product",
+        # Managed clusters, and Karpenter on AWS.
+        "cloud.google.com/gke-accelerator",
+        "cloud.google.com/gke-accelerator-count",
+        "cloud.google.com/gke-gpu-partition-size",
+        "cloud.google.com/gke-tpu-accelerator",
+        "cloud.google.com/gke-tpu-topology",
+        "k8s.amazonaws.com/accelerator",
+        "karpenter.k8s.aws/instance-accelerator-count",
+        "karpenter.k8s.aws/instance-accelerator-name",
+        "karpenter.k8s.aws/instance-gpu-count",
+        "karpenter.k8s.aws/instance-gpu-memory",
+        "karpenter.k8s.aws/instance-gpu-name",
+        "kubernetes.azure.com/accelerator",
+    }
+)
+
+
+def common_labels(nodes: Iterable[Object]) -> dict[str, str]:
+    """The labels that all usable nodes have with the same value, for the virtual node.
+
+    Usable nodes are those that count for the capacity (`node_capacity.is_counted`); if none counts,
+    all nodes, so that an outage changes no label. Architecture and operating system are those that
+    the kubelets report. If they differ, the virtual node has no such label: a pod that selects one
+    is not scheduled here unless ``--labels`` sets it.
+
+    Only labels about hardware and location are shared (`SHAREABLE`). Others can select workloads of
+    the remote's components, whose counterparts in the home cluster would then run here.
+    """
+    all_nodes = list(nodes)
+    usable = [node for node in all_nodes if node_capacity.is_counted(node)] or all_nodes
+    shared: set[tuple[str, str]] = (
+        set.intersection(*map(shareable_labels, usable)) if usable else set()
+    )
+    return dict(sorted(shared))
+
+
+def shareable_labels(node: Object) -> set[tuple[str, str]]:
+    """The labels of one node that the virtual node may have."""
+    labels = metadata(node).get("labels") or {}
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    shareable = {key: labels[key] for key in labels.keys() & SHAREABLE}
+    shareable[LABEL_ARCH] = shareable[LABEL_BETA_ARCH] = info.get("architecture")
+    shareable[LABEL_OS] = shareable[LABEL_BETA_OS] = info.get("operatingSystem")
+    return {(key, str(value)) for key, value in shareable.items() if value}

@@ -25,7 +25,6 @@ from sync.kube.api_errors import Side
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
-    CSI_DRIVERS,
     CSI_STORAGE_CAPACITIES,
     DAEMON_SETS,
     ENDPOINT_SLICES,
@@ -163,8 +162,6 @@ HOME_SNAPSHOTS = (
     Permission(VOLUME_SNAPSHOT_CONTENTS, ("list", "watch", "patch")),
     Permission(VOLUME_SNAPSHOT_CONTENTS, ("patch",), "status"),
 )
-#: Optional, and in no Role: with this `bridge check` finds out whether home has a CSIDriver.
-HOME_CSI_DRIVERS = (Permission(CSI_DRIVERS, ("get",)),)
 #: Optional, and in no Role: with these the bridge checks `--relay-cidr`, and the pod IPs that the
 #: remote reports, against home's node and Service ranges, where the credential has them anyway.
 HOME_RANGES = (Permission(NODES, ("list",)), Permission(SERVICE_CIDRS, ("list",)))

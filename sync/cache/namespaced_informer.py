@@ -10,8 +10,7 @@ from itertools import chain
 from sync.base.background_task import background_task
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
-from sync.cache.named_object_informer import NamedObjectInformer
-from sync.cache.store import Indexer
+from sync.cache.store import Indexer, Key, Store
 from sync.cache.store_writer import Handler
 from sync.cache.stub import Stub
 from sync.kube.api_errors import Forbidden, KubeError
@@ -156,3 +155,63 @@ class NamespacedInformer(Informer):
         if not self.synced.is_set() and all(it.synced.is_set() for it in self._parts.values()):
             self.synced.set()
             self._synced_handlers()
+
+
+#: The version of a watch that begins with the current state: that of the object can be so old that
+#: the server has compacted it.
+_ANY_VERSION = "0"
+
+
+class NamedObjectInformer(Informer):
+    """An informer of one cluster-scoped object, if it exists, for a credential that may not list
+    the resource.
+
+    A Role in a namespace authorizes ``get`` and ``watch`` of the Namespace itself: RBAC takes the
+    namespace of a request from its path (`pkg/endpoints/request/requestinfo.go` of
+    k8s.io/apiserver). So the object is read by a GET of its name, and watched at
+    ``/api/v1/watch/namespaces/NAME``, the only path of a watch that has the name; a list or a watch
+    with a field selector has none, and needs a ClusterRole.
+
+    The object is read again when a watch ends, which shows a deletion between the GET and the begin
+    of the watch.
+    """
+
+    _lists_after_watch = True
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        name: str,
+        *,
+        store: Store | None = None,
+        slim: Callable[[Object], Object] | None = None,
+        shape: str = "",
+    ) -> None:
+        prefix, _, plural = resource.path().rpartition("/")
+        super().__init__(
+            client,
+            resource,
+            store=store,
+            slim=slim,
+            shape=shape,
+            watch_path=f"{prefix}/watch/{plural}/{name}",
+        )
+        self._name = name
+
+    async def list_now(self) -> list[Object]:
+        found = await self.client.find(self.resource, self._name)
+        return [] if found is None else [found]
+
+    async def _list(self) -> str:
+        self._watched = False
+        self.client.metrics.lists[str(self.resource)] += 1
+        found = await self.list_now()
+        key = Key("", self._name)
+        for obj in found:
+            self._writer.put(obj, allow_older=True)
+        known = self.store.get(key)
+        if not found and known is not None:
+            self._writer.remove(key, known)
+        self._listed()
+        return _ANY_VERSION

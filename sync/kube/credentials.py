@@ -24,7 +24,8 @@ import logging
 import os
 import ssl
 from collections.abc import Coroutine
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -44,7 +45,6 @@ from sync.kube import (
 from sync.kube.api_errors import ClientConfigError, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
 from sync.kube.renewed_token import KubeconfigToken, RenewedToken
-from sync.kube.server_clock import ServerClock
 from sync.kube.tls_session_cache import TlsSessionCache
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,39 @@ _BEARER = "Bearer "
 
 #: OIDC tokens that were renewed by this process.
 OIDC_TOKENS = oidc.RenewedTokens()
+
+
+#: Seconds for which a date is used before the next one is parsed.
+CLOCK_UPDATE_INTERVAL = 10.0
+
+
+class ServerClock:
+    """The clock of an API server, from the ``Date`` header of its responses.
+
+    Times that a server decides by (when a token expires) are compared with its own clock, since the
+    bridge's may be wrong by hours. Between two responses the time advances by `clock.now`.
+    """
+
+    def __init__(self) -> None:
+        self._date: float | None = None
+        self._read_at = 0.0
+
+    def update(self, date: str | None) -> None:
+        """Sets the clock from the ``Date`` header of a response just received."""
+        now = clock.now()
+        if date is None or (self._date is not None and now - self._read_at < CLOCK_UPDATE_INTERVAL):
+            return
+        try:
+            self._date = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        self._read_at = now
+
+    def now(self) -> datetime | None:
+        """The server's time now; None before the first response with a date."""
+        if self._date is None:
+            return None
+        return datetime.fromtimestamp(self._date + clock.now() - self._read_at, UTC)
 
 
 class ClientConfig:

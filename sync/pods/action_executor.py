@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sync.base import clock, exception_summary
+from sync.base.namespace_fair_cache import FairCache
 from sync.cache.store import Key, Store
 from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import (
     AlreadyExists,
     ApiError,
+    BadRequest,
     Forbidden,
     Invalid,
     NotFound,
@@ -28,6 +30,7 @@ from sync.kube.api_errors import (
     Throttled,
 )
 from sync.kube.api_resources import PODS
+from sync.kube.client import KubeClient
 from sync.mirror.copy_controller import CopyController
 from sync.namespaces.per_namespace_informers import UNREAD_SECONDS
 from sync.pods import action_planner
@@ -46,7 +49,6 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
-from sync.pods.dropped_field_check import CreationCheck
 from sync.pods.pod_update_writer import PodUpdater
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
@@ -57,16 +59,24 @@ from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
 from sync.storage.pvc_lookup import PvcLookup
 from translators import pod_security
+from translators.field_paths import FieldMessage
 from translators.object_accessors import (
     HomeNamespace,
     Object,
     is_deleting,
     metadata,
     name_of,
+    namespace_of,
     uid_of,
 )
 from translators.ownership_labels import LABEL_NODE, has_home_uid, is_owned
-from translators.pods import active_deadline, remote_pod, restart_policy_never, synthetic_status
+from translators.pods import (
+    active_deadline,
+    fields_dropped_by_remote,
+    remote_pod,
+    restart_policy_never,
+    synthetic_status,
+)
 from translators.storage.pvc_resolution import (
     REASON_WAITING,
     Unresolved,
@@ -462,3 +472,68 @@ def _required(pod: Object | None) -> Object:
     if pod is None:
         raise AssertionError("a plan without this pod has no action on it")
     return pod
+
+
+log = logging.getLogger(__name__)
+
+#: ``status.reason`` of a pod that is not created because the remote drops a restricting field.
+REASON = "RemoteDropsField"
+#: Rejected home pods that are remembered; a forgotten one is created and deleted once more.
+REJECTED_MAX = 10_000
+
+
+class CreationCheck:
+    """Checks that the remote's API server keeps the fields that restrict a pod.
+
+    The answer to each create request is compared with the request
+    (`translators.pods.fields_dropped_by_remote`): a pod without a field that restricts it is
+    deleted again, and rejected with `REASON`. The pod could start before it is deleted, so a dry
+    run precedes the create request of a pod with restricting fields that supported servers are
+    known to drop, and of a pod that was rejected before. If a webhook of the remote does not
+    support dry runs (400), only the comparison afterwards remains.
+
+    ``client`` is the remote's. Every method raises KubeError.
+    """
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        # UIDs of rejected home pods.
+        self._rejected: FairCache[str, bool] = FairCache(REJECTED_MAX)
+
+    async def dry_run(self, home: Object, sent: Object, *, namespace: str) -> None:
+        """Sends a dry run, if the pod needs one. Raises ReconcileBlocked if the pod would lose a
+        restricting field."""
+        if not fields_dropped_by_remote.needs_dry_run(sent) and uid_of(home) not in self._rejected:
+            return
+        try:
+            dry = await self._client.create(PODS, sent, namespace=namespace, dry_run=True)
+        except BadRequest as error:
+            log.debug("pod %s: dry run not supported: %s", name_of(sent), error)
+            return
+        self._check(home, fields_dropped_by_remote.pruned_fields(sent, dry))
+
+    async def check_created(
+        self, home: Object, sent: Object, created: Object
+    ) -> list[FieldMessage]:
+        """Returns the fields that the created pod lacks. If one of them restricts the pod, deletes
+        the pod and raises ReconcileBlocked."""
+        missing = fields_dropped_by_remote.pruned_fields(sent, created)
+        try:
+            self._check(home, missing)
+        except ReconcileBlocked:
+            name, namespace = name_of(created), namespace_of(created)
+            await self._client.delete(PODS, name, namespace=namespace, uid=uid_of(created))
+            raise
+        return [it.field_message for it in missing]
+
+    def _check(self, home: Object, missing: list[fields_dropped_by_remote.PrunedField]) -> None:
+        restricting = [it.location for it in missing if it.restricts]
+        if restricting:
+            self._rejected.put(namespace_of(home), uid_of(home), True)
+            raise ReconcileBlocked(
+                REASON,
+                f"remote: the API server drops {', '.join(restricting)}: "
+                f"{fields_dropped_by_remote.MESSAGE}; use a remote "
+                "that supports it, or remove it from the pod",
+            )
+        self._rejected.pop(uid_of(home))

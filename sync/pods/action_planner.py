@@ -3,7 +3,7 @@
 `plan_actions` is pure; `sync.pods.action_executor` carries out its actions in order.
 
 *Gone* means that the cluster has no such pod; a *lost* node is one that cannot confirm the deletion
-of its pods (`sync.pods.unreachable_node_deletion`):
+of its pods (`sync.pods.pod_controller`):
 
 | home pod            | remote pod               | actions                                        |
 |---------------------|--------------------------|------------------------------------------------|

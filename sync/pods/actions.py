@@ -35,7 +35,7 @@ class PodState:
     """The last resize that the remote's API server rejected."""
     eviction_seconds: float | None = None
     """Seconds until the home pod is deleted because the node of its remote pod cannot confirm the
-    deletion; None if the node can (`sync.pods.unreachable_node_deletion`)."""
+    deletion; None if the node can (`sync.pods.pod_controller`)."""
     ineffective_updates: Mapping[Subresource, Object] = field(default_factory=dict)
     """Updates that the remote's API server accepted and its admission reverted, by subresource."""
 

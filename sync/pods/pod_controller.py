@@ -12,30 +12,35 @@ defect of the bridge that concerns a pending pod is reported as `BridgeDefect`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from sync.base import clock
+from sync.base.histograms import Histogram
 from sync.base.namespace_fair_cache import FairCache
-from sync.cache.store import Key
+from sync.cache.informer import Informer
+from sync.cache.store import Key, Store
 from sync.cache.stub import Stub
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
+from sync.kube.api_resources import CONFIG_MAPS, NODES, SECRETS, Resource
+from sync.kube.client import KubeClient
 from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.action_executor import ActionExecutor
 from sync.pods.actions import ConfirmAbsence, PodState, WriteStatus
-from sync.pods.kubelet_admission_input import KubeletAdmission
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
-from sync.pods.sync_latency import PodLatency
-from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
 from sync.references.reference_keys import CopyKey
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, key_fields, object_fields
+from translators.capacity.pod_requests import Amounts
 from translators.object_accessors import (
     HomeNamespace,
     Object,
+    is_deleting,
+    is_ready,
     metadata,
     name_of,
     namespace_of,
@@ -48,7 +53,13 @@ from translators.ownership_labels import (
     is_owned_by_node,
     origin_of,
 )
-from translators.pods import pod_status, synthetic_status
+from translators.pods import (
+    home_scheduler_filters,
+    kubelet_admission,
+    pod_status,
+    restart_policy_never,
+    synthetic_status,
+)
 from translators.pods.pod_addresses import rejected_addresses
 from translators.storage.identifiers import ClaimKey, claim_of_volume
 
@@ -332,3 +343,181 @@ def _log_phase(old: Object | None, new: Object | None) -> None:
     node = (new.get("spec") or {}).get("nodeName") or "no node yet"
     fields = key_fields("Pod", origin) if origin else object_fields("Pod", new, cluster="remote")
     changes.info("pod %s: %s in the remote (%s)", name, pod_status.phase(new), node, extra=fields)
+
+
+class KubeletAdmission:
+    """The input of `translators.pods.kubelet_admission`, which decides only about pods that never
+    ran: the capacity of the remote's nodes, and the virtual node.
+
+    Reads the cache of remote nodes, and the API server of the home cluster if a new pod does not
+    select the cached virtual node.
+    """
+
+    def __init__(
+        self, home: KubeClient, remote_nodes: Informer, *, elastic: Mapping[str, int]
+    ) -> None:
+        self._home = home
+        self._elastic = elastic
+        self._remote_nodes = remote_nodes
+        self._remote_capacity: Amounts | None = None
+        self.cached_node: Callable[[], Object | None] = lambda: None
+        """Returns the cached Node object of the virtual node; None if unknown."""
+
+    def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
+        before, after = (
+            ((node or {}).get("status") or {}).get("allocatable") for node in (old, new)
+        )
+        if before != after:
+            self._remote_capacity = None
+
+    def remote_capacity(self) -> Amounts:
+        """The sum of the allocatable of all remote nodes, and at least what the remote has once its
+        autoscaler has added nodes (``--elastic``)."""
+        if self._remote_capacity is None:
+            total = kubelet_admission.total_allocatable(self._remote_nodes.store)
+            if total:  # Without nodes, nothing is rejected.
+                total |= {it: max(total.get(it, 0), least) for it, least in self._elastic.items()}
+            self._remote_capacity = total
+        return self._remote_capacity
+
+    async def virtual_node_for(self, home: Object | None, remote: Object | None) -> Object | None:
+        """The virtual node's Node object; None if unknown. If a new pod does not select the cached
+        Node, reads it from home's API server: a label may just have been added."""
+        node = self.cached_node()
+        if home is None or remote is not None or node is None:
+            return node
+        if restart_policy_never.may_have_started(home) or is_deleting(home):
+            return node
+        if pod_status.is_terminal(home) or home_scheduler_filters.selects_node(home, node):
+            return node
+        return await self._home.get(NODES, name_of(node))
+
+
+#: Seconds for a node to come back and to confirm the deletion, independent of the pod's grace
+#: period: DefaultTerminationGracePeriodSeconds in k8s.io/api/core/v1.
+UNREACHABLE_SECONDS = 30.0
+
+
+class _Deletion(NamedTuple):
+    """A deletion of a remote pod, as first seen by this process."""
+
+    key: Key
+    """The home pod's."""
+    node: str
+    since: float
+    """Monotonic clock."""
+
+
+class UnreachableNodeDeletions:
+    """Decides when a home pod is deleted because its remote node cannot confirm the remote pod's
+    deletion.
+
+    A remote pod that is being deleted is re-created in place after its deletion. On a node that is
+    not Ready the pod stays Terminating until the kubelet is back, or the Node is deleted. In a
+    single cluster the deletionTimestamp lets the pod's controller replace it immediately. So the
+    bridge deletes the home pod too, `UNREACHABLE_SECONDS` after it saw the deletion, by the clock
+    of this process: the remote's may be wrong. The home pod stays Terminating as long as the remote
+    pod exists, so that a StatefulSet never runs two pods of one name.
+
+    ``nodes`` is the cache of remote nodes; None if the bridge may not read them. Then no home pod
+    is deleted: the node of a pod that terminates slowly looks like a lost one.
+    """
+
+    def __init__(self, nodes: Store | None) -> None:
+        self._nodes = nodes
+        # By the UID of each remote pod that is being deleted on a node.
+        self._deleting: dict[str, _Deletion] = {}
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None:
+            self._deleting.pop(uid_of(old or {}), None)
+        elif is_deleting(new) and (node := (new.get("spec") or {}).get("nodeName")):
+            origin = origin_of(new)
+            if origin is not None and uid_of(new) not in self._deleting:
+                key = Key(origin.namespace, origin.name)
+                self._deleting[uid_of(new)] = _Deletion(key, node, clock.now())
+
+    def affected(self, old: Object | None, new: Object | None) -> list[Key]:
+        """The home pods whose remote pods are being deleted on a node whose readiness changes."""
+        if is_ready(old or {}) == is_ready(new or {}):
+            return []
+        name = name_of(new or old or {})
+        return [it.key for it in self._deleting.values() if it.node == name]
+
+    def seconds_left(self, remote: Object) -> float | None:
+        """Seconds until the home pod is to be deleted, 0 for now; None while the remote's kubelet
+        is expected to confirm the deletion."""
+        known = self._deleting.get(uid_of(remote))
+        if known is None or self._nodes is None:
+            return None
+        node = self._nodes.get(Key("", known.node))
+        if is_ready(node or {}):
+            return None
+        wait = UNREACHABLE_SECONDS
+        if node is None:
+            # Deleted, or no longer selected; such a node may still be running.
+            wait = max(wait, float(metadata(remote).get("deletionGracePeriodSeconds") or 0))
+        return max(0.0, known.since + wait - clock.now())
+
+
+#: Histogram bounds in seconds, from the bridge's own overhead to the pull of large images.
+START_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class PodLatency:
+    """Measures how soon home pods follow the remote.
+
+    - *Status lag*: from the first change of a remote pod that the home pod's status does not show
+      yet, to the answer to the status write, including failed attempts.
+    - *Start*: from the first sight of a new home pod on the node until its status shows that it
+      runs, or ran to completion. Pods that existed before, fail before they run, or are skipped
+      (DaemonSets) do not count.
+
+    Nothing is measured before `begin`: a standby sees what the leader does.
+    """
+
+    def __init__(self) -> None:
+        self.status_lag = Histogram()
+        """Status lag, in seconds."""
+        self.start = Histogram(START_BOUNDS)
+        """Start, in seconds."""
+        self._measuring = False
+        # Since when a change in the remote waits to be in home's status, by the home pod's key.
+        self._pending: dict[Key, float] = {}
+        # Since when a home pod waits to start, by its UID.
+        self._starting: dict[str, float] = {}
+
+    def begin(self) -> None:
+        self._measuring = True
+
+    def remote_changed(self, key: Key) -> None:
+        if self._measuring:
+            self._pending.setdefault(key, clock.now())
+
+    def take_change(self, key: Key) -> float | None:
+        """Removes the pending change of this key and returns its time; None if there is none."""
+        return self._pending.pop(key, None)
+
+    def restore_change(self, key: Key, since: float | None) -> None:
+        """Puts back a change that was taken and whose status write failed."""
+        if since is not None:
+            self._pending[key] = since
+
+    def status_written(self, since: float) -> None:
+        self.status_lag.observe(clock.now() - since)
+
+    def home_changed(self, old: Object | None, new: Object | None) -> None:
+        """Observes when a home pod begins to wait, starts, or is deleted."""
+        if new is None:
+            if old is not None:
+                self._starting.pop(uid_of(old), None)
+        elif old is None:
+            if self._measuring and pod_status.phase(new) == "Pending":
+                self._starting[uid_of(new)] = clock.now()
+        elif self._starting and (phase := pod_status.phase(new)) != "Pending":
+            since = self._starting.pop(uid_of(new), None)
+            ran = phase in ("Running", "Succeeded") and not synthetic_status.is_creation_blocked(
+                new
+            )
+            if since is not None and ran:
+                self.start.observe(clock.now() - since)

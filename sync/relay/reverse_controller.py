@@ -18,17 +18,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
+from sync.kube.api_resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
+from sync.kube.client import KubeClient
 from sync.relay.agent_pods import POD_REJECTED, AgentPods
 from sync.relay.endpoint_slices import ReverseSlices
-from sync.relay.endpoint_verification import EndpointVerifier
 from sync.relay.forward_controller import DRAIN_SECONDS
 from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
@@ -45,7 +45,7 @@ from translators.object_accessors import (
 from translators.ownership_labels import is_owned, matches_home_namespace, origin_of
 from translators.relay import reverse_plan
 from translators.relay.agent_pod import UNKNOWN_STATE, AgentPodPlan, AgentState
-from translators.relay.reverse_plan import AgentPort, ReversePlan, ReverseRoute
+from translators.relay.reverse_plan import AgentPort, PodAddress, ReversePlan, ReverseRoute
 
 #: Namespaces reconciled at once.
 WORKERS = 4
@@ -391,3 +391,64 @@ class ReverseRelayController:
 
 def _slice_inputs(copy: Object | None) -> object:
     return (uid_of(copy), copy.get("spec"), is_deleting(copy)) if copy is not None else None
+
+
+#: New claims that are verified one by one. A list has some KiB per pod of the namespace.
+MAX_SINGLE_REQUESTS = 8
+
+
+class EndpointVerifier:
+    """Verifies that the addresses in EndpointSlices belong to the pods that these name.
+
+    Anyone who may write EndpointSlices in a namespace can claim any address. Only a kubelet writes
+    a pod's status, so an endpoint counts if the Pod that it names has that UID and, in its status,
+    that address.
+
+    A claimed address is verified once, for as long as slices claim it: by one request per pod if
+    few are new, otherwise by a list of the namespace's pods. There is no watch: a pod's address
+    does not change.
+    """
+
+    def __init__(self, home: KubeClient) -> None:
+        self._home = home
+        self._results: dict[HomeNamespace, dict[PodAddress, bool]] = {}
+
+    async def verified(self, namespace: HomeNamespace, claims: Set[PodAddress]) -> Set[PodAddress]:
+        """The claims that are true; drops the results of all other claims. Raises KubeError."""
+        results = self._results.get(namespace, {})
+        new = claims - results.keys()
+        if new:
+            pods = await self._pods(namespace, {it.pod for it in new})
+            results |= {it: _is_true(it, pods.get(it.pod)) for it in new}
+        kept = {it: results[it] for it in claims}
+        if kept:
+            self._results[namespace] = kept
+        else:
+            self._results.pop(namespace, None)
+        return {it for it, is_true in kept.items() if is_true}
+
+    async def _pods(self, namespace: HomeNamespace, names: Collection[str]) -> dict[str, Object]:
+        if len(names) > MAX_SINGLE_REQUESTS:
+            page = await self._home.list(PODS, namespace=namespace, slim=_slim)
+            return {name_of(it): it for it in page.items}
+        pods = {}
+        for name in names:
+            if (pod := await self._home.find(PODS, name, namespace=namespace)) is not None:
+                pods[name] = _slim(pod)
+        return pods
+
+
+def _slim(pod: Object) -> Object:
+    status = pod.get("status") or {}
+    return {
+        "metadata": {"name": name_of(pod), "uid": uid_of(pod)},
+        "status": {key: status[key] for key in ("podIP", "podIPs") if key in status},
+    }
+
+
+def _is_true(claim: PodAddress, pod: Object | None) -> bool:
+    if pod is None or uid_of(pod) != claim.uid:
+        return False
+    status = pod.get("status") or {}
+    addresses = {it.get("ip") for it in status.get("podIPs") or ()} | {status.get("podIP")}
+    return claim.address in addresses

@@ -48,8 +48,7 @@ def bug_report(
     Events, and the names of the bridge's resources. Prints the list of files: read them before you
     send the archive.
     """
-    from bridge.bug_report import archive
-    from bridge.bug_report.collector import BugReportSettings, collect
+    from bridge.bug_report import collector
     from bridge.cli.run_until_signal import fail, report_line, run
 
     check_context(kubeconfig, context)
@@ -57,16 +56,16 @@ def bug_report(
         name = check_name(node, "NODE") if node is not None else ""
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    settings = BugReportSettings(
+    settings = collector.BugReportSettings(
         KubeconfigRef(home_kubeconfig, home_context),
         name,
         KubeconfigRef(kubeconfig, context) if kubeconfig else None,
         addresses,
     )
-    path = file or archive.default_name(time.localtime())
+    path = file or collector.default_archive(time.localtime())
 
     async def written() -> list[dict[str, object]]:
-        return archive.write(path, await collect(settings, notify=report_line))
+        return collector.write_archive(path, await collector.collect(settings, notify=report_line))
 
     listed = run(lambda _: written(), stops=False)
     rows = [[str(it["file"]), str(it["bytes"]), str(it["what"])] for it in listed]

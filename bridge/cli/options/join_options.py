@@ -2,8 +2,8 @@
 
 `bridge join`, `bridge install`, `bridge upgrade` and `bridge render` take their flags and
 environment variables from these tables, the file of `bridge join --file` its keys, `bridge rbac`
-and `bridge check --pre` some options, and docs/reference/cli.md its rows. `RELAY`, `PROTECTION`
-and `INSTALL` have modules of their own. To add an option:
+and `bridge check --pre` some options, and docs/reference/cli.md its rows. `INSTALL` has a
+module of its own. To add an option:
 
 1. Add a field with a default to `JoinSettings` (bridge/base/join_settings.py).
 2. Add an `Option` to `JOIN`: ``name``, ``help``, ``group``; ``kind`` unless it is a text; ``parse``
@@ -24,6 +24,7 @@ from bridge.base.join_settings import (
     DEFAULT_TAINTS,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
+    RELAY_IDLE,
     HomeIdentityChoice,
     JoinSettings,
     LogFormat,
@@ -37,18 +38,20 @@ from bridge.base.join_settings import (
     check_claim,
     check_home_name,
     check_name,
+    check_relay_address,
+    check_relay_cidr,
     check_secret_name,
     parse_home_api,
     parse_namespaces,
+    parse_pod_metadata,
+    parse_ports,
     parse_remote_namespaces,
     parse_remote_pod_cidrs,
 )
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts
 from bridge.cli.options.common_options import CLUSTERS
 from bridge.cli.options.option_declaration import ABSENT, CONSUMED, Option
-from bridge.cli.options.protection_options import PROTECTION
-from bridge.cli.options.relay_options import RELAY
-from bridge.cli.options.value_parsing import Duration
+from bridge.cli.options.value_parsing import Duration, format_duration
 from bridge.node.node_option_parsing import (
     parse_annotations,
     parse_labels,
@@ -57,11 +60,14 @@ from bridge.node.node_option_parsing import (
     parse_taints,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.translation_options import DaemonSets, ServiceAccounts
+from translators.pod_security import PodSecurityLevel
+from translators.translation_options import ControlPlaneNodes, DaemonSets, ServiceAccounts
 
 NODE = "Virtual node"
 CAPACITY = "Capacity"
 WORKLOADS = "Workloads"
+FORWARDING = "Connections between the clusters (--network relay)"
+PROTECTING = "Protection of the remote"
 KUBELET_API = "Kubelet API"
 OUTPUT = "Logs"
 
@@ -266,7 +272,50 @@ JOIN: tuple[Option, ...] = (
         parse=parse_remote_pod_cidrs,
         field="remote_pod_cidrs",
     ),
-    *RELAY,
+    Option(
+        "relay-address",
+        "IP address at which home's nodes and pods reach the bridge, and on which it listens for "
+        "them. Default: as --address.",
+        FORWARDING,
+        parse=check_relay_address,
+        field="relay.address",
+        in_cluster=ABSENT,
+    ),
+    Option(
+        "relay-ports",
+        "Ports to listen on, FIRST-LAST, for firewalls. Default: any free port. Each port of a "
+        "Service takes one per ready pod, up to 16.",
+        FORWARDING,
+        parse=parse_ports,
+        field="relay.ports",
+    ),
+    Option(
+        "relay-cidr",
+        "IP range at home, such as 10.77.0.0/24, for pods of headless Services. Each such pod has "
+        "an IP on this machine, to which home's nodes have to route the range. Requires "
+        "CAP_NET_ADMIN. Default: headless Services have no remote endpoints.",
+        FORWARDING,
+        metavar="CIDR",
+        parse=check_relay_cidr,
+        field="relay.cidr",
+        in_cluster=ABSENT,
+    ),
+    Option(
+        "relay-idle-timeout",
+        "Time without traffic after which a connection is closed.",
+        FORWARDING,
+        kind=Duration(1),
+        default=format_duration(RELAY_IDLE),
+        field="relay.idle",
+    ),
+    Option(
+        "relay-image",
+        "Image of the bridge for relay agents, pods in the remote through which remote pods reach "
+        "home's Services. The bridge must reach home's pods by IP, as it does in the home cluster. "
+        "Default: no relay agents; nothing of the bridge runs in the remote.",
+        FORWARDING,
+        field="relay.image",
+    ),
     Option(
         "storage",
         "PersistentVolumeClaims of home. provision: those of StorageClasses whose provisioner is "
@@ -286,7 +335,33 @@ JOIN: tuple[Option, ...] = (
         kind=DaemonSets,
         default="skip",
     ),
-    *PROTECTION,
+    Option(
+        "pod-security",
+        "Loosest Pod Security level of remote namespaces that the bridge creates. Each has the "
+        "level that home's namespace states (label pod-security.kubernetes.io/enforce), or "
+        "baseline.",
+        PROTECTING,
+        kind=PodSecurityLevel,
+        default="privileged",
+    ),
+    Option(
+        "control-plane-nodes",
+        "deny: pods do not tolerate the taints of the remote's control plane nodes, even if they "
+        "tolerate every taint at home. allow: their tolerations are kept.",
+        PROTECTING,
+        kind=ControlPlaneNodes,
+        default="deny",
+    ),
+    Option(
+        "pod-metadata",
+        "Labels and annotations of pods to drop or to keep, PATTERN=drop or PATTERN=keep[,...], "
+        "where * matches any characters; keep wins. Default: those are dropped that act on the "
+        "remote's nodes, networks or identities, and all others are kept.",
+        PROTECTING,
+        metavar="PATTERNS",
+        form="map",
+        parse=parse_pod_metadata,
+    ),
     Option(
         "service-accounts",
         "Identity of pods at an API server. home: tokens of home's ServiceAccounts, bound to the "

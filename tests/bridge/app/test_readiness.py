@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from bridge.app import readiness
+from bridge.app import kubelet_api_setup
 from tests.bridge.running_join import SOON, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
@@ -66,7 +66,7 @@ async def test_standby_is_ready(two: Clusters) -> None:
 async def test_unreachable_remote_fails_its_check_which_can_be_excluded(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "OUTAGE_SECONDS", 0.05)
+    monkeypatch.setattr(kubelet_api_setup, "OUTAGE_SECONDS", 0.05)
     async with running_join(two) as run, kubelet_api_client(run) as session:
         await two.remote.stop()
         await until(session, 500)

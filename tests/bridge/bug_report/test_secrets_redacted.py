@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
-from bridge.bug_report import archive, collector
+from bridge.bug_report import collector
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
 from sync.kube.api_resources import NODES, PODS, Object
@@ -91,7 +91,7 @@ async def report(two: Clusters, path: Path, *, addresses: bool = False) -> dict[
     """A report of the node, read back from its archive."""
     settings = BugReportSettings(two.settings.home, NODE, addresses=addresses)
     notified: list[str] = []
-    listed = archive.write(path, await collect(settings, notify=notified.append))
+    listed = collector.write_archive(path, await collect(settings, notify=notified.append))
     files = contents(path)
     assert set(files) == {"CONTENTS.txt", *(str(it["file"]) for it in listed)}
     assert CANARY not in str(notified) + str(listed)
@@ -152,7 +152,7 @@ async def test_unreachable_home_still_produces_a_report(two: Clusters, tmp_path:
     settings = BugReportSettings(two.settings.home)
     found = await collect(settings, notify=lambda _: None)
     path = tmp_path / "report.tar.gz"
-    archive.write(path, found)
+    collector.write_archive(path, found)
     files = contents(path)
     assert set(files) == {"CONTENTS.txt", "check.json", "problems.json", "versions.json"}
     assert len(parsed(files, "problems.json")) == 1
@@ -161,12 +161,12 @@ async def test_unreachable_home_still_produces_a_report(two: Clusters, tmp_path:
 async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: Path) -> None:
     path = tmp_path / "report.tar.gz"
     found = await collect(BugReportSettings(two.settings.home), notify=lambda _: None)
-    archive.write(path, found)
+    collector.write_archive(path, found)
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(PreflightError, match="exists; name another file with -f"):
-        archive.write(path, found)
+        collector.write_archive(path, found)
     with pytest.raises(PreflightError, match="cannot be written"):
-        archive.write(tmp_path / "no" / "report.tar.gz", found)
+        collector.write_archive(tmp_path / "no" / "report.tar.gz", found)
 
 
 def test_too_many_secrets_redact_all_free_text() -> None:

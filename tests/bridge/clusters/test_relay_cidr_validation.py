@@ -8,8 +8,7 @@ import pytest
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import NetworkChoice, RelaySettings
-from bridge.checks import required_at_join
-from bridge.clusters import relay_cidr_validation
+from bridge.checks import network_paths, required_at_join
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.relay.forward import rtnetlink
 from sync.kube.api_resources import SERVICE_CIDRS, Object
@@ -35,7 +34,7 @@ async def unusable(two: Clusters, *, in_cluster: bool = False, address: str = HE
     access = client_config_for(two.home, "home")
     access.in_cluster = in_cluster
     async with KubeClient(access) as home:
-        return await relay_cidr_validation.check_relay_cidr(CIDR, home=home, address=address)
+        return await network_paths.check_relay_cidr(CIDR, home=home, address=address)
 
 
 def pod_at(two: Clusters, address: str, **spec: object) -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 from bridge.base.progress_lines import Caveat
 from bridge.clusters import token_renewal
 from bridge.clusters.token_renewal import TokenRenewal, keep_renewed_token
-from sync.kube import renewed_token, server_clock
+from sync.kube import credentials, renewed_token
 from sync.kube.api_resources import SECRETS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
@@ -37,7 +37,7 @@ PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
 @pytest.fixture(autouse=True)
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(server_clock, "UPDATE_INTERVAL", 0.0)
+    monkeypatch.setattr(credentials, "CLOCK_UPDATE_INTERVAL", 0.0)
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.dashboard.fleet_watch import Counters, rate, read_counters
 from bridge.dashboard.history import LENGTH, SERIES, History, Sample
-from bridge.dashboard.metrics_reading import Counters, rate, read_counters
 
 
 def sample(value: float) -> Sample:

@@ -8,7 +8,7 @@ import hashlib
 
 import pytest
 
-from bridge.kubelet import run_in_container
+from bridge.kubelet import exec_attach_portforward
 from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import Handler, UpgradeRequest, respond, wait_until
 
@@ -77,7 +77,7 @@ async def test_stdout_precedes_stderr(harness: KubeletHarness) -> None:
         (
             write_and_end(*[frame(1, bytes(60_000))] * 18),
             500,
-            f"more than {run_in_container.MAX_OUTPUT} bytes",
+            f"more than {exec_attach_portforward.MAX_OUTPUT} bytes",
         ),
         (lambda request: respond(request, 403, b"{}"), 403, "403"),
         (lambda request: respond(request, 401, b"{}"), 502, "the bridge's credential"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.node import labels_from_remote_nodes
+from bridge.node import node_object
 from translators.object_accessors import Object
 
 _ARCH, _OS = "kubernetes.io/arch", "kubernetes.io/os"
@@ -26,7 +26,7 @@ def _worker(arch: str = "arm64", *, ready: bool = True, **more: Any) -> Object:
 
 def _common(nodes: list[Object]) -> dict[str, str]:
     """The shared labels without deprecated names of labels that are also set."""
-    found = labels_from_remote_nodes.common_labels(nodes)
+    found = node_object.common_labels(nodes)
     for key in (_ARCH, _OS):
         assert found.pop(f"beta.{key}", None) == found.get(key)
     return found

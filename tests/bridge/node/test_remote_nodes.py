@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.node.remote_nodes import RemoteNodes
+from bridge.node.node_object import RemoteNodes
 from translators.object_accessors import Object, name_of
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.status import fleet_table, fleet_view, node_pod_summary
+from bridge.status import fleet_view, node_pod_summary, terminal_output
 from tests.bridge.status.examples import bridge, node, pod, refused, status
 
 
@@ -66,22 +66,22 @@ def test_remotes_are_sorted_by_tier_and_cost() -> None:
         remote("cloud", tier="2-cloud", cost="1"),
         remote("cheap", tier="1-owned", cost="1"),
     ]
-    headers, rows = fleet_table.build_table(statuses)
+    headers, rows = terminal_output.build_table(statuses)
     assert [row[0].text for row in rows] == ["cheap", "dear", "cloud", "none"]
     assert headers == ["remote", "status", "tier", "cost", "cpu", "memory", "pods", "lag"]
-    assert fleet_table.plain_rows(rows)[-1] == [
+    assert terminal_output.plain_rows(rows)[-1] == [
         "none", "Ready", "-", "-", "17 %", "0 %", "0/1", "0.0 s",
     ]  # fmt: skip
 
 
 def test_columns_that_nobody_fills_are_left_out() -> None:
-    headers, _ = fleet_table.build_table([status(refused("b")), status()])
+    headers, _ = terminal_output.build_table([status(refused("b")), status()])
     assert "tier" not in headers
     assert "problem" not in headers
 
 
 def test_trees_are_of_remotes_that_need_attention() -> None:
     away = remote("away", ready=False)
-    assert fleet_table.needing_attention([remote("fine"), away, remote("off", cordoned=True)]) == [
-        away
-    ]
+    assert terminal_output.needing_attention(
+        [remote("fine"), away, remote("off", cordoned=True)]
+    ) == [away]

@@ -16,8 +16,7 @@ from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
 from sync.cache.store import Key, Store
 from sync.cache.store_writer import StoreWriter
-from sync.cache.watch_event_decoder import LineSplitter
-from sync.cache.watcher import Watcher
+from sync.cache.watcher import LineSplitter, Watcher
 from sync.kube.api_resources import CONFIG_MAPS, PODS
 from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi, Fault

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from sync.cache.named_object_informer import NamedObjectInformer
-from sync.cache.namespaced_informer import NamespacedInformer
+from sync.cache.namespaced_informer import NamedObjectInformer, NamespacedInformer
 from sync.cache.store import Key, key_of
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import NAMESPACES, Object

@@ -10,7 +10,7 @@ import pytest
 
 from sync.cache.informer import Informer
 from sync.kube.api_resources import EVENTS, NAMESPACES, PODS, Object
-from sync.mirror import event_mirror, event_pace
+from sync.mirror import event_mirror
 from sync.mirror.event_mirror import EventMirror
 from sync.namespaces import per_namespace_informers
 from sync.pods.pod_controller import PodController
@@ -222,7 +222,7 @@ async def test_many_events_wait_less_in_a_burst(
 ) -> None:
     monkeypatch.setattr(event_mirror, "BURST_WAIT_MAX", 3600.0)
     monkeypatch.setattr(event_mirror, "LATE", 0.1)
-    monkeypatch.setattr(event_pace, "BURST", 1000)
+    monkeypatch.setattr(event_mirror, "BURST", 1000)
     monkeypatch.setattr(PodController, "in_burst", lambda _: True)
     await started(harness)
     for number in range(100):

@@ -7,38 +7,38 @@ import asyncio
 import pytest
 
 from sync.kube.api_resources import EVENTS
-from sync.mirror import event_pace
-from sync.mirror.event_pace import EventPace
+from sync.mirror import event_mirror
+from sync.mirror.event_mirror import EventPace
 from tests import objects
 from tests.sync.engine_harness import EngineHarness
 
 
 async def test_pod_has_a_burst_and_then_one_event_each_interval() -> None:
     pace = EventPace()
-    assert [pace.take("a", "pod") for _ in range(60)].count(True) == event_pace.BURST
+    assert [pace.take("a", "pod") for _ in range(60)].count(True) == event_mirror.BURST
     assert pace.take("a", "other")
-    await asyncio.sleep(event_pace.SECONDS_EACH)
+    await asyncio.sleep(event_mirror.SECONDS_EACH)
     assert pace.take("a", "pod")
     assert not pace.take("a", "pod")
     await asyncio.sleep(10**6)
-    assert [pace.take("a", "pod") for _ in range(60)].count(True) == event_pace.BURST
+    assert [pace.take("a", "pod") for _ in range(60)].count(True) == event_mirror.BURST
 
 
 async def test_namespace_is_delayed_beyond_its_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_pace, "NAMESPACE_BURST", 10)
+    monkeypatch.setattr(event_mirror, "NAMESPACE_BURST", 10)
     pace = EventPace()
     for number in range(10):
         assert pace.delay("a") == 0
         assert pace.take("a", f"pod-{number}")
     delay = pace.delay("a")
-    assert 0 < delay <= 1 / event_pace.NAMESPACE_RATE
+    assert 0 < delay <= 1 / event_mirror.NAMESPACE_RATE
     assert pace.delay("b") == 0
     await asyncio.sleep(delay + 1e-6)
     assert pace.delay("a") == 0
 
 
 def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_pace, "BUCKETS_MAX", 20)
+    monkeypatch.setattr(event_mirror, "BUCKETS_MAX", 20)
     pace = EventPace()
     while pace.take("a", "pod"):
         pass
@@ -53,16 +53,16 @@ async def test_flood_of_one_pod_is_cut_and_others_are_mirrored(harness: EngineHa
     harness.pod("loud")
     harness.pod("quiet", "other")
     await harness.settle()
-    for number in range(3 * event_pace.BURST):
+    for number in range(3 * event_mirror.BURST):
         harness.remote.put(objects.event(harness.remote_pod("loud") or {}, f"Reason{number}"))
     quiet = harness.remote_pod("quiet", "other-h") or {}
     harness.remote.put(objects.event(quiet, "Started"))
     await harness.settle()
     by_namespace = [it["metadata"]["namespace"] for it in harness.home.objects(EVENTS)]
-    assert by_namespace.count("default") == event_pace.BURST
+    assert by_namespace.count("default") == event_mirror.BURST
     assert by_namespace.count("other") == 1
     remote = harness.engine.remote_pods.client
-    assert remote.limits.rejected["event-rate"] == 2 * event_pace.BURST
+    assert remote.limits.rejected["event-rate"] == 2 * event_mirror.BURST
 
 
 async def test_repeated_event_without_news_takes_no_token(harness: EngineHarness) -> None:
@@ -70,7 +70,7 @@ async def test_repeated_event_without_news_takes_no_token(harness: EngineHarness
     harness.pod()
     await harness.settle()
     pod = harness.remote_pod() or {}
-    for _ in range(3 * event_pace.BURST):
+    for _ in range(3 * event_mirror.BURST):
         made = harness.remote.put(objects.event(pod, "Started"))
         harness.remote.put({**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}})
     harness.remote.put(objects.event(pod, "Killing"))
@@ -82,7 +82,7 @@ async def test_repeated_event_without_news_takes_no_token(harness: EngineHarness
 async def test_delayed_events_are_written_later(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_pace, "NAMESPACE_BURST", 5)
+    monkeypatch.setattr(event_mirror, "NAMESPACE_BURST", 5)
     await harness.start()
     harness.pod()
     await harness.settle()

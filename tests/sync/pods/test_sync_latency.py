@@ -8,7 +8,7 @@ import pytest
 
 from sync.base.clock import now
 from sync.cache.store import Key
-from sync.pods.sync_latency import PodLatency
+from sync.pods.pod_controller import PodLatency
 from tests import objects
 from translators.object_accessors import Object
 

@@ -6,8 +6,8 @@ import pytest
 
 from sync.cache.store import Key, Store
 from sync.kube.api_resources import NODES, PODS
-from sync.pods import unreachable_node_deletion
-from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
+from sync.pods import pod_controller
+from sync.pods.pod_controller import UnreachableNodeDeletions
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
@@ -20,8 +20,8 @@ _KEY = Key("shop", "web")
 @pytest.fixture
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> float:
     """Shortens the timeout of an unreachable node."""
-    monkeypatch.setattr(unreachable_node_deletion, "WAIT", 0.1)
-    return unreachable_node_deletion.WAIT
+    monkeypatch.setattr(pod_controller, "UNREACHABLE_SECONDS", 0.1)
+    return pod_controller.UNREACHABLE_SECONDS
 
 
 def node(status: str) -> Object:
@@ -71,7 +71,7 @@ async def test_pod_on_a_ready_node_is_never_deleted_at_home(
     harness: EngineHarness, short_timeout: float
 ) -> None:
     await deleted_in_the_remote(harness, ready="True")
-    assert unreachable_node_deletion.WAIT < 1
+    assert pod_controller.UNREACHABLE_SECONDS < 1
     assert not harness.engine.pods.controller.queue.delayed
     harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await harness.settle()
@@ -90,7 +90,7 @@ async def test_node_lost_after_the_deletion_counts(
 async def test_pod_is_recreated_in_place_if_its_node_comes_back(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unreachable_node_deletion, "WAIT", 0.5)
+    monkeypatch.setattr(pod_controller, "UNREACHABLE_SECONDS", 0.5)
     await deleted_in_the_remote(harness, ready="Unknown")
     set_node_ready(harness, "True")
     harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
@@ -149,7 +149,7 @@ def test_long_grace_does_not_keep_a_pod_on_a_node_that_is_not_ready() -> None:
     found, pod = deletion(nodes, grace=600)
     left = found.seconds_left(pod)
     assert left is not None
-    assert 20 < left <= unreachable_node_deletion.WAIT
+    assert 20 < left <= pod_controller.UNREACHABLE_SECONDS
 
 
 def test_pods_are_requeued_only_when_node_readiness_changes() -> None:
