@@ -247,7 +247,7 @@ class ActionExecutor:
             raise
         except ApiError as error:
             reason = _REASONS.get(type(error), "RemoteRefused")
-            message = f"{error.side}: the API server rejects the pod: {error.message}"
+            message = f"{error.side}: the API server rejects a request for the pod: {error.message}"
             if error.side == "remote" and pod_security.is_violation(error.message):
                 reason = pod_security.REASON
                 message += f"; {self._namespaces.explain_pod_security(namespace)}"
