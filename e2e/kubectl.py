@@ -101,6 +101,13 @@ def create_namespace(cluster: Cluster, name: str) -> None:
     )
 
 
+def wait_for_definitions(cluster: Cluster, *args: str, text: str | None = None) -> None:
+    """Waits until the API server serves the CustomResourceDefinitions that ``args`` name, or that
+    are in ``text`` with ``-f -``. `kubectl wait` ends with an error while one has no conditions."""
+    command = ("wait", "--for=condition=Established", "--timeout=10s", *args)
+    wait_for(lambda: cluster.kubectl(*command, input=text), "the definitions are established")
+
+
 def uids(objects: list[Json]) -> dict[str, str]:
     """Name → UID."""
     return {obj["metadata"]["name"]: obj["metadata"]["uid"] for obj in objects}

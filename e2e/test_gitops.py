@@ -20,7 +20,7 @@ from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.versions import ARGO_CD, DEFAULT_KUBERNETES, HELM_CONTROLLER, SOURCE_CONTROLLER
-from e2e.kubectl import Json, create_namespace, get, get_one, uids, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_one, uids, wait_for, wait_for_definitions
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 FLUX = MANIFESTS / "gitops" / "flux.yaml"
@@ -67,7 +67,7 @@ def defined(clusters: dict[str, Cluster]) -> Iterator[None]:
     text = "---\n".join(texts)
     home.kubectl("apply", "--server-side", "-f", "-", input=text)
     try:
-        home.kubectl("wait", "--for=condition=Established", "-f", "-", "--timeout=60s", input=text)
+        wait_for_definitions(home, "-f", "-", text=text)
         yield
     finally:
         home.kubectl("delete", "--ignore-not-found", "-f", "-", input=text, timeout=120)

@@ -95,8 +95,6 @@ def old_routes(remote: Cluster) -> Iterator[None]:
     crds = _crd("newroutes", "NewRoute", "v1") + _crd("oldroutes", "OldRoute", "v1alpha2")
     remote.kubectl("apply", "-f", "-", input=crds)
     try:
-        names = [f"crd/{it}.namespaces.example.com" for it in ("newroutes", "oldroutes")]
-        remote.kubectl("wait", "--for=condition=Established", *names, "--timeout=30s")
         wait_for(
             lambda: remote.kubectl("get", "oldroutes", "-A", check=False).returncode == 0,
             "the remote serves the resource",

@@ -12,7 +12,7 @@ import pytest
 from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Cluster, CsiPart, Settings
 from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.versions import SNAPSHOT_DEFINITIONS
-from e2e.kubectl import Json, get_one, wait_for
+from e2e.kubectl import Json, get_one, wait_for, wait_for_definitions
 from e2e.workload_manifests import volume_claim
 from translators.storage.identifiers import DRIVER
 
@@ -57,7 +57,7 @@ def _defined(cluster: Cluster, settings: Settings) -> Iterator[None]:
     for file in files:
         cluster.kubectl("apply", "-f", "-", input=file.read_text())
     crds = [f"crd/{it}.{GROUP}" for it in _PLURALS]
-    cluster.kubectl("wait", "--for=condition=Established", *crds, "--timeout=60s")
+    wait_for_definitions(cluster, *crds)
     try:
         yield
     finally:
