@@ -53,7 +53,7 @@ class Auditor:
         ]
 
     def __enter__(self) -> Auditor:
-        self.accept()
+        self._unmanaged = snapshot(_read(self._remote))
         for watch in self._watches:
             watch.start()
         return self
@@ -61,10 +61,6 @@ class Auditor:
     def __exit__(self, *_: object) -> None:
         for watch in self._watches:
             watch.stop()
-
-    def accept(self) -> None:
-        """Accepts the current state of unmanaged objects in the remote."""
-        self._unmanaged = snapshot(_read(self._remote))
 
     def findings(self) -> list[Finding]:
         """The current findings. The clusters are not read at the same moment: see `settled`."""

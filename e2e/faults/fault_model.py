@@ -47,8 +47,6 @@ class Fault:
     trials: int = 1
     """Trials in the first pass of a full run."""
     join: JoinMode = JoinMode.DIRECT
-    harms: bool = False
-    """Whether it may end the untouched pods, as the loss of their node does."""
     short: bool = False
     """Whether it is part of the short run."""
     packets: bool = False

@@ -9,25 +9,10 @@ from contextlib import contextmanager
 from e2e.audit.findings import HOME_NAME, LABEL_HOME, LABEL_NODE
 from e2e.faults.environment import Stage
 from e2e.faults.fault_model import Fault
-from e2e.kubectl import Json, get, uids, wait_for
+from e2e.kubectl import Json, get
 
-#: Seconds until the remote has deleted the namespace.
-_DELETED_SECONDS = 120.0
 #: Resources that the bridge creates in the remote, beside pods and namespaces.
 _COPIES = "configmaps,secrets,services,endpointslices"
-
-
-@contextmanager
-def _namespace_deleted(stage: Stage) -> Iterator[None]:
-    bridged = stage.bridged
-    before = uids(get(stage.remote, "namespaces")).get(bridged.remote_namespace)
-    stage.remote.kubectl("delete", "namespace", bridged.remote_namespace, "--wait=false")
-    yield
-    wait_for(
-        lambda: uids(get(stage.remote, "namespaces")).get(bridged.remote_namespace) != before,
-        "the remote namespace was deleted",
-        seconds=_DELETED_SECONDS,
-    )
 
 
 @contextmanager
@@ -166,14 +151,6 @@ FAULTS = (
         "some pods and ConfigMaps lose the labels of their owner",
         "the user restores the labels, or deletes the objects",
         _labels_taken,
-        trials=2,
-    ),
-    Fault(
-        "by hand: namespace deleted",
-        "the remote namespace is deleted, with all that is in it",
-        _LEFT_ALONE,
-        _namespace_deleted,
-        harms=True,
         trials=2,
     ),
 )

@@ -89,17 +89,13 @@ class Run:
         except _FAILURES as error:
             trial.failed.append(f"{type(error).__name__}: {error}")
             self._recover(trial)
-        self._audit(fault, trial, auditor)
+        self._audit(trial, auditor)
         trial.seconds = time.monotonic() - begin
         return trial
 
-    def _audit(self, fault: Fault, trial: Trial, auditor: Auditor) -> None:
+    def _audit(self, trial: Trial, auditor: Auditor) -> None:
         stage, begin = self.stage, time.monotonic()
         try:
-            if fault.harms:
-                # Unmanaged pods ended, too. Writes of the bridge to unmanaged objects still count.
-                stage.untouched_pods.make()
-                auditor.accept()
             found = auditor.settled() + stage.untouched_pods.findings()
             trial.agreed = time.monotonic() - begin
             self._tidy()
