@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +18,8 @@ LABEL_NODE = f"{DOMAIN}/node"
 HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 HOME_NAME = f"{DOMAIN}/home-name"
 HOME_UID = f"{DOMAIN}/home-uid"
+#: Annotation of copies: the keys of labels and annotations that were copied, by field, as JSON.
+COPIED_KEYS = f"{DOMAIN}/carried-keys"
 #: The scheduling gate of a run-once pod.
 GATE = f"{DOMAIN}/once"
 #: Annotation by which the owner of an unmanaged namespace hands it over to a home.
@@ -146,8 +149,10 @@ def metadata_differences(
 ) -> Iterator[str]:
     """Differences of labels and annotations that should be copied from home.
 
-    Keys with a domain that only the remote object has may come from the remote's controllers.
+    The remote's users and controllers may add keys. Those that the bridge has copied are in its
+    record.
     """
+    recorded: Mapping[str, list[str]] = json.loads(annotations_of(remote).get(COPIED_KEYS, "{}"))
     for field in fields:
         copied = {
             key: value
@@ -158,8 +163,8 @@ def metadata_differences(
         for key, value in copied.items():
             if remote_values.get(key) != value:
                 yield f"{field} {key}: home {value!r}, remote {remote_values.get(key)!r}"
-        for key in remote_values:
-            if key not in copied and "/" not in key:
+        for key in recorded.get(field, ()):
+            if key in remote_values and key not in copied:
                 yield f"{field} {key}: only in the remote"
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from e2e.audit.copied_objects import check_copies, check_namespaces, references
-from e2e.audit.findings import GATE, Finding, Kind
+from e2e.audit.findings import COPIED_KEYS, GATE, Finding, Kind
 from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
 from e2e.audit.unmanaged_changes import check_home, check_unmanaged, snapshot
@@ -38,11 +39,17 @@ def stands_for(home: Json, **changed: Any) -> Json:
     """The remote object of a home object, as it should be."""
     meta = home["metadata"]
     there = copy.deepcopy(home)
+    copied = {field: sorted(meta.get(field, ())) for field in ("labels", "annotations")}
+    record = {COPIED_KEYS: json.dumps(copied)}
     there["metadata"] |= {
         "namespace": "shop-h",
         "uid": meta["uid"].replace("home", "remote"),
-        "labels": {**meta.get("labels", {}), **OURS},
-        "annotations": {**meta.get("annotations", {}), **origin(meta["name"], meta["uid"])},
+        "labels": {**meta.get("labels", {}), **OURS, "by-hand": "yes"},
+        "annotations": {
+            **meta.get("annotations", {}),
+            **origin(meta["name"], meta["uid"]),
+            **record,
+        },
     }
     return there | changed
 
@@ -82,7 +89,7 @@ def remote_pod(home: Json) -> Json:
     pod["status"]["hostIP"] = "198.51.100.1"
     pod["spec"]["nodeName"] = "worker"
     pod["spec"]["tolerations"] = [home["spec"]["tolerations"][0], {"key": "added"}]
-    pod["metadata"]["annotations"]["cni.example/ip"] = "10.9.0.1"
+    pod["metadata"]["annotations"] |= {"cni.example/ip": "10.9.0.1", "by-hand": "yes"}
     return pod
 
 
