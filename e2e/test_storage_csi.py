@@ -4,6 +4,7 @@ with VolumeSnapshots of the real snapshot controller, and at home beside the vir
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -117,21 +118,33 @@ def test_error_of_the_remotes_snapshot_controller_is_shown_until_it_is_remedied(
         assert not _remote_contents(storage)
 
 
+@contextmanager
+def _friday(
+    storage: ProvisionedStorage, snapshots: Snapshots, policy: str
+) -> Iterator[tuple[str, Json]]:
+    """The volume's class and the content of a ready snapshot ``friday``, whose class has this
+    deletion policy."""
+    with (
+        storage.home_class("burst") as name,
+        snapshot_class(storage.remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
+        snapshot_class(storage.home, f"burst-{storage.bridged.node}", policy) as of_class,
+    ):
+        write_before(storage, name)
+        snapshots.take("friday", "data", of_class)
+        yield name, snapshots.wait_until_ready("friday")
+
+
+def _delete_volume(storage: ProvisionedStorage) -> None:
+    storage.bridged.kubectl("delete", "pod/writes", "pvc/data")
+    wait_for(lambda: not storage.volumes(), "the volume is deleted")
+
+
 def test_snapshot_outlives_the_volume_of_a_driver(
     storage: ProvisionedStorage, snapshots: Snapshots
 ) -> None:
     """PVC and pod are deleted at home while the remote's controller protects the source."""
-    bridged = storage.bridged
-    with (
-        storage.home_class("burst") as name,
-        snapshot_class(storage.remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
-        snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
-    ):
-        write_before(storage, name)
-        snapshots.take("friday", "data", of_class)
-        snapshots.wait_until_ready("friday")
-        bridged.kubectl("delete", "pod/writes", "pvc/data")
-        wait_for(lambda: not storage.volumes(), "the volume is deleted")
+    with _friday(storage, snapshots, "Delete") as (name, _):
+        _delete_volume(storage)
         assert not storage.remote_claims()
         assert read_restored(storage, name, "friday") == "before\n"
         snapshots.delete("friday")
@@ -142,18 +155,9 @@ def test_retained_snapshot_outlives_its_object_and_volume(
     storage: ProvisionedStorage, snapshots: Snapshots
 ) -> None:
     """An administrator imports the data under another name, and it is deleted with that."""
-    bridged = storage.bridged
-    with (
-        storage.home_class("burst") as name,
-        snapshot_class(storage.remote, "theirs", driver=CSI_DRIVER_NAME, default=True),
-        snapshot_class(storage.home, f"kept-{bridged.node}", "Retain") as of_class,
-    ):
-        write_before(storage, name)
-        snapshots.take("friday", "data", of_class)
-        content = snapshots.wait_until_ready("friday")
+    with _friday(storage, snapshots, "Retain") as (name, content):
         snapshots.delete("friday")
-        bridged.kubectl("delete", "pod/writes", "pvc/data")
-        wait_for(lambda: not storage.volumes(), "the volume is deleted")
+        _delete_volume(storage)
         (theirs,) = _remote_contents(storage)
 
         # The deletion of the content keeps the data as well.
