@@ -82,7 +82,9 @@ def _is_deleted_by(cloud: str, node: Json) -> bool:
     that is not Ready is deleted if its cloud answers that the machine does not exist, and stays if
     the cloud answers with an error. It finds the machine by the provider id, or else by the name.
     """
-    ready: Json = next((it for it in node["status"]["conditions"] if it["type"] == "Ready"), {})
+    ready: Json = next(
+        (each for each in node["status"]["conditions"] if each["type"] == "Ready"), {}
+    )
     scheme = node["spec"].get("providerID", "").partition("://")[0]
     return ready.get("status") != "True" and scheme in ("", cloud)
 

@@ -9,8 +9,9 @@ CLUSTER_BRIDGE_E2E_PREFIX and of pytest-xdist's workers that keep an audit log (
 root starts them). A test run checks its own clusters at the end (`e2e.conftest`).
 
 Only requests with the bridge's user agent and the credential of a service account count. Requests
-at home for namespaces that begin with `UNBOUND` are ignored: there tests remove permissions; so are
-those of accounts that begin with `OTHER_VERSIONS`: the tables have the permissions of this version.
+to the home cluster for namespaces that begin with `UNBOUND` are ignored: there tests remove
+permissions; so are those of accounts that begin with `OTHER_VERSIONS`: the tables have the
+permissions of this version.
 """
 
 from __future__ import annotations

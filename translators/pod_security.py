@@ -186,8 +186,8 @@ def _causes(
             yield f"home's namespace {home_namespace} has the label {LABEL_ENFORCE}={level}"
         else:
             yield (
-                f"home's namespace {home_namespace} states no level; an administrator of home can: "
-                f"kubectl label namespace {home_namespace} {LABEL_ENFORCE}=privileged"
+                f"namespace {home_namespace} of the home cluster states no level; an administrator "
+                f"there can: kubectl label namespace {home_namespace} {LABEL_ENFORCE}=privileged"
             )
     for limit in _limits(remote, own):
         if limit.level == level != LEVELS[0]:

@@ -419,7 +419,7 @@ def write_archive(path: Path, report: BugReport) -> list[Object]:
         {"file": name, "bytes": len(content), "what": report.descriptions[name]}
         for name, content in files.items()
     ]
-    lines = [f"{it['file']}: {it['what']}\n" for it in listed]
+    lines = [f"{entry['file']}: {entry['what']}\n" for entry in listed]
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:

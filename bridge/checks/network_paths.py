@@ -98,7 +98,7 @@ async def check_home_api_address(context: CheckContext) -> list[Finding]:
     return [info("BRG407", "remote", f"pods find home's API server at {address}")]
 
 
-#: How many of home's pods are compared.
+#: How many pods of the home cluster are compared.
 PAGE_LIMIT = "200"
 
 
@@ -153,7 +153,7 @@ def _node_ranges(nodes: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
     """Addresses and pod CIDRs of the nodes."""
     for node in nodes:
         addresses = (node.get("status") or {}).get("addresses") or ()
-        own = [str(it["address"]) for it in addresses if it.get("type") == "InternalIP"]
+        own = [str(entry["address"]) for entry in addresses if entry.get("type") == "InternalIP"]
         for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):
             yield ipaddress.ip_network(text), f"node {name_of(node)}"
 

@@ -65,7 +65,7 @@ async def check_declared_capacity(context: CheckContext) -> list[Finding]:
 
 def _capacity_of(node: Object) -> Finding:
     capacity = (node.get("status") or {}).get("capacity") or {}
-    missing = [it for it in declared_capacity.REQUIRED if it not in capacity]
+    missing = [name for name in declared_capacity.REQUIRED if name not in capacity]
     if missing:
         return error("BRG509", "remote", f"the node has no {', '.join(missing)}")
     return info("BRG509", "remote", "options and quotas declare the capacity of the node")
@@ -81,19 +81,19 @@ _PRIVILEGED_HINT = (
 async def check_levels(context: CheckContext) -> list[Finding]:
     """BRG508."""
     limit = context.settings.pod_security
-    rule = "new namespaces have the level of home's namespace, or baseline"
+    rule = "new namespaces have the level of the home namespace, or baseline"
     found = [ok("BRG508", "remote", f"{rule}; --pod-security {limit} is the loosest")]
     if context.settings.remote_namespaces:
         text = "their administrator decides for prepared namespaces, and no others are created"
         return [ok("BRG508", "remote", text)]
     owner = f"{LABEL_HOME}={await context.home_id()}"
     ours = (await context.remote_client.list(NAMESPACES, labels=owner)).items
-    unset = [it for it in ours if _level(it) is None]
+    unset = [namespace for namespace in ours if _level(namespace) is None]
     if unset:
         text = f"no level is enforced: {summarize_names(map(name_of, unset))}"
         found.append(warning("BRG508", "remote", text, _UNSET_HINT))
     for level in LEVELS:
-        if names := [name_of(it) for it in ours if _level(it) == level]:
+        if names := [name_of(each) for each in ours if _level(each) == level]:
             hint = _PRIVILEGED_HINT if level == LEVELS[0] else ""
             text = f"{level} is enforced: {summarize_names(names)}"
             found.append(info("BRG508", "remote", text, hint))

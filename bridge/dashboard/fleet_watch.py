@@ -345,7 +345,7 @@ def read_counters(text: str) -> Counters:
         elif name == "bridge_watch_failures_total":
             errors += value
         elif name == "bridge_reconciles_total":
-            errors += value * any(it in labels for it in _FAILURES)
+            errors += value * any(result in labels for result in _FAILURES)
         elif name in ("bridge_relay_bytes_total", "bridge_relay_back_bytes_total"):
             relayed += value
     return Counters(started, errors, relayed)

@@ -264,29 +264,28 @@ def build_table(statuses: Iterable[Object]) -> tuple[list[str], list[list[Cell]]
     """Headers and rows of the overview: tier, cost, use of the main resources, pods, lag, and the
     worst problem of each remote, by tier and cost. A column that no remote fills is left out."""
     remotes = sorted(map(build_remote, statuses), key=tier_key)
-    extended = sorted(
-        {it["name"] for each in remotes for it in each["resources"] if "/" in it["name"]}
-    )
+    names = {resource["name"] for each in remotes for resource in each["resources"]}
+    extended = sorted(name for name in names if "/" in name)
     resources = (*_MAIN, *extended[:MAX_EXTENDED])
     columns: list[tuple[str, list[Cell]]] = [
-        ("remote", [Cell(it["name"], it["health"]["tone"]) for it in remotes]),
-        ("status", [Cell(it["status"], _status_tone(it)) for it in remotes]),
-        ("tier", [Cell(it["tier"]) for it in remotes]),
-        ("cost", [Cell("" if it["cost"] is None else f"{it['cost']:g}") for it in remotes]),
-        *((name.rpartition("/")[2], [_use(it, name) for it in remotes]) for name in resources),
-        ("pods", [_pods(it) for it in remotes]),
-        ("lag", [Cell("" if it["lag"] is None else f"{it['lag']:.1f} s") for it in remotes]),
-        ("problem", [_problem(it) for it in remotes]),
+        ("remote", [Cell(each["name"], each["health"]["tone"]) for each in remotes]),
+        ("status", [Cell(each["status"], _status_tone(each)) for each in remotes]),
+        ("tier", [Cell(each["tier"]) for each in remotes]),
+        ("cost", [Cell("" if each["cost"] is None else f"{each['cost']:g}") for each in remotes]),
+        *((name.rpartition("/")[2], [_use(each, name) for each in remotes]) for name in resources),
+        ("pods", [_pods(each) for each in remotes]),
+        ("lag", [Cell("" if each["lag"] is None else f"{each['lag']:.1f} s") for each in remotes]),
+        ("problem", [_problem(each) for each in remotes]),
     ]
     shown = [(name, cells) for name, cells in columns if any(cell.text for cell in cells)]
     return [name for name, _ in shown], [
-        list(row) for row in zip(*(it for _, it in shown), strict=True)
+        list(row) for row in zip(*(cells for _, cells in shown), strict=True)
     ]
 
 
 def needing_attention(statuses: Iterable[Object]) -> list[Object]:
     """The statuses with a problem that is more than a cordon."""
-    return [it for it in statuses if build_remote(it)["health"]["tone"] in ("bad", "warn")]
+    return [each for each in statuses if build_remote(each)["health"]["tone"] in ("bad", "warn")]
 
 
 def plain_rows(rows: Sequence[Sequence[Cell]]) -> list[list[str]]:

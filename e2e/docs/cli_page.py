@@ -57,7 +57,7 @@ def page() -> str:
 
 
 def _section(name: str, command: Any, shared: Sequence[str], without: Sequence[str]) -> str:
-    arguments = [_argument(it) for it in command.params if it.param_type_name == "argument"]
+    arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
     panels: dict[str, list[str]] = {}
     for param in _options(command):
         if (row := _row(param)) not in without:
@@ -79,7 +79,7 @@ def _section(name: str, command: Any, shared: Sequence[str], without: Sequence[s
 
 
 def _rows(command: Any) -> list[str]:
-    return [_row(it) for it in _options(command)]
+    return [_row(option) for option in _options(command)]
 
 
 def _without_default(row: str) -> str:
@@ -144,7 +144,7 @@ def _value_type(param: Any) -> str:
         return str(param.metavar)
     kind = param.type_descriptor
     if kind.choices:
-        return "|".join(str(getattr(it, "value", it)) for it in kind.choices)
+        return "|".join(str(getattr(choice, "value", choice)) for choice in kind.choices)
     return {bool: "", int: "NUMBER", float: "NUMBER", Path: "PATH"}.get(kind.annotation, "TEXT")
 
 

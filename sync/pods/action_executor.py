@@ -524,10 +524,10 @@ class CreationCheck:
             name, namespace = name_of(created), namespace_of(created)
             await self._client.delete(PODS, name, namespace=namespace, uid=uid_of(created))
             raise
-        return [it.field_message for it in missing]
+        return [field.field_message for field in missing]
 
     def _check(self, home: Object, missing: list[fields_dropped_by_remote.PrunedField]) -> None:
-        restricting = [it.location for it in missing if it.restricts]
+        restricting = [field.location for field in missing if field.restricts]
         if restricting:
             self._rejected.put(namespace_of(home), uid_of(home), True)
             raise ReconcileBlocked(

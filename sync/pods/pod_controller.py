@@ -442,7 +442,7 @@ class UnreachableNodeDeletions:
         if is_ready(old or {}) == is_ready(new or {}):
             return []
         name = name_of(new or old or {})
-        return [it.key for it in self._deleting.values() if it.node == name]
+        return [deletion.key for deletion in self._deleting.values() if deletion.node == name]
 
     def seconds_left(self, remote: Object) -> float | None:
         """Seconds until the home pod is to be deleted, 0 for now; None while the remote's kubelet

@@ -418,19 +418,19 @@ class EndpointVerifier:
         results = self._results.get(namespace, {})
         new = claims - results.keys()
         if new:
-            pods = await self._pods(namespace, {it.pod for it in new})
-            results |= {it: _is_true(it, pods.get(it.pod)) for it in new}
-        kept = {it: results[it] for it in claims}
+            pods = await self._pods(namespace, {claim.pod for claim in new})
+            results |= {claim: _is_true(claim, pods.get(claim.pod)) for claim in new}
+        kept = {claim: results[claim] for claim in claims}
         if kept:
             self._results[namespace] = kept
         else:
             self._results.pop(namespace, None)
-        return {it for it, is_true in kept.items() if is_true}
+        return {claim for claim, is_true in kept.items() if is_true}
 
     async def _pods(self, namespace: HomeNamespace, names: Collection[str]) -> dict[str, Object]:
         if len(names) > MAX_SINGLE_REQUESTS:
             page = await self._home.list(PODS, namespace=namespace, slim=_slim)
-            return {name_of(it): it for it in page.items}
+            return {name_of(pod): pod for pod in page.items}
         pods = {}
         for name in names:
             if (pod := await self._home.find(PODS, name, namespace=namespace)) is not None:
@@ -450,5 +450,5 @@ def _is_true(claim: PodAddress, pod: Object | None) -> bool:
     if pod is None or uid_of(pod) != claim.uid:
         return False
     status = pod.get("status") or {}
-    addresses = {it.get("ip") for it in status.get("podIPs") or ()} | {status.get("podIP")}
+    addresses = {entry.get("ip") for entry in status.get("podIPs") or ()} | {status.get("podIP")}
     return claim.address in addresses

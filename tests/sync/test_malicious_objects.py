@@ -77,7 +77,7 @@ def poisoned(rng: random.Random, name: str) -> Object:
     kept = {("metadata",), ("metadata", "name"), ("metadata", "namespace"), ("spec", "nodeName")}
     for _ in range(PARTS):
         chosen = [it for it in places(made) if it not in kept and it[0] in ("spec", "metadata")]
-        path = rng.choice([it for it in chosen if len(it) > 1])
+        path = rng.choice([path for path in chosen if len(path) > 1])
         made = replaced(made, path, rng.choice([*_WRONG, deep(DEEP)]))
     return made
 

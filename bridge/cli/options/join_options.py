@@ -274,8 +274,8 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "relay-address",
-        "IP address at which home's nodes and pods reach the bridge, and on which it listens for "
-        "them. Default: as --address.",
+        "IP address at which nodes and pods of the home cluster reach the bridge, and on which it "
+        "listens for them. Default: as --address.",
         FORWARDING,
         parse=check_relay_address,
         field="relay.address",
@@ -291,9 +291,9 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "relay-cidr",
-        "IP range at home, such as 10.77.0.0/24, for pods of headless Services. Each such pod has "
-        "an IP on this machine, to which home's nodes have to route the range. Requires "
-        "CAP_NET_ADMIN. Default: headless Services have no remote endpoints.",
+        "IP range of the home cluster, such as 10.77.0.0/24, for pods of headless Services. Each "
+        "such pod has an IP on this machine, to which the home cluster's nodes have to route the "
+        "range. Requires CAP_NET_ADMIN. Default: headless Services have no remote endpoints.",
         FORWARDING,
         metavar="CIDR",
         parse=check_relay_cidr,
@@ -311,8 +311,8 @@ JOIN: tuple[Option, ...] = (
     Option(
         "relay-image",
         "Image of the bridge for relay agents, pods in the remote through which remote pods reach "
-        "home's Services. The bridge must reach home's pods by IP, as it does in the home cluster. "
-        "Default: no relay agents; nothing of the bridge runs in the remote.",
+        "Services of the home cluster. The bridge must reach its pods by IP, as it does inside of "
+        "it. Default: no relay agents; nothing of the bridge runs in the remote.",
         FORWARDING,
         field="relay.image",
     ),
@@ -338,7 +338,7 @@ JOIN: tuple[Option, ...] = (
     Option(
         "pod-security",
         "Loosest Pod Security level of remote namespaces that the bridge creates. Each has the "
-        "level that home's namespace states (label pod-security.kubernetes.io/enforce), or "
+        "level that the home namespace states (label pod-security.kubernetes.io/enforce), or "
         "baseline.",
         PROTECTING,
         kind=PodSecurityLevel,
@@ -347,7 +347,7 @@ JOIN: tuple[Option, ...] = (
     Option(
         "control-plane-nodes",
         "deny: pods do not tolerate the taints of the remote's control plane nodes, even if they "
-        "tolerate every taint at home. allow: their tolerations are kept.",
+        "tolerate every taint in the home cluster. allow: their tolerations are kept.",
         PROTECTING,
         kind=ControlPlaneNodes,
         default="deny",

@@ -17,7 +17,7 @@ from translators.pod_security import LABEL_ENFORCE
 from translators.translation_options import Policy
 from translators.virtual_node_identity import home_id_from_uid
 
-_RULE = "new namespaces have the level of home's namespace, or baseline"
+_RULE = "new namespaces have the level of the home namespace, or baseline"
 
 
 async def test_limit_is_reported_before_join(two: Clusters) -> None:

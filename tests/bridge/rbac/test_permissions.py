@@ -475,7 +475,9 @@ async def test_prepared_namespaces_need_roles_in_them_alone(two: Clusters, soon:
     assert status["capacity"] == CAPACITY
     (ready,) = (it for it in status["conditions"] if it["type"] == "Ready")
     assert ready["reason"] == "RemoteNodesUnknown"
-    assert any("no list of all nodes: the capacity is that of --limits" in it for it in run.reports)
+    assert any(
+        "no list of all nodes: the capacity is that of --limits" in text for text in run.reports
+    )
 
 
 async def test_prepared_namespaces_use_granted_reads_of_the_whole_remote(

@@ -150,12 +150,12 @@ _DEPLOYMENTS = ("", "bridge", "/bridge", "bridges/", "a/b/c", "A/b", "a/b c")
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        *[((*NODE, "--deployment", it), "--deployment") for it in _DEPLOYMENTS],
+        *[((*NODE, "--deployment", name), "--deployment") for name in _DEPLOYMENTS],
         ((*NODE, "--drain", "--keep-workloads"), "exclude each other"),
         # The command would ignore the context and use the recorded kubeconfig.
         ((*NODE, "--context", "r"), "--kubeconfig"),
         # An empty name, from an unset variable, would select all pods without a node.
-        *[(("leave", it), f'"{it}" is not a node name') for it in ("", "Not Good", "a/b")],
+        *[(("leave", name), f'"{name}" is not a node name') for name in ("", "Not Good", "a/b")],
     ],
 )
 def test_invalid_options_are_rejected(
