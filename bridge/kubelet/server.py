@@ -52,9 +52,11 @@ from sync.kube.client import KubeClient
 MAX_LINE = 256 * 1024
 #: Maximum header in bytes: a bearer token with many groups has some KiB.
 MAX_HEADER = 16 * 1024
-#: Maximum number of headers: with the request line 1 MiB in all, as a kubelet (net/http's
-#: DefaultMaxHeaderBytes). API servers send about ten.
+#: Maximum number of headers. API servers send about ten.
 MAX_HEADERS = 48
+#: Maximum head in bytes of a caller with a client certificate, as a kubelet (net/http's
+#: DefaultMaxHeaderBytes); others have `bridge.net.http_server.MAX_HEAD`.
+MAX_HEAD = 2**20
 #: Seconds for cancelled tasks to clean up.
 CLEANUP = 1.0
 
@@ -155,6 +157,7 @@ class KubeletServer:
         self._http = HttpServer(
             self._serve,
             keepalive_timeout=2 * WAITING_TIMEOUT,  # `ServerConnections` decides
+            max_head=MAX_HEAD,
             max_line_size=MAX_LINE,
             max_field_size=MAX_HEADER,
             max_headers=MAX_HEADERS,

@@ -31,9 +31,8 @@ from aiohttp import web
 
 from sync.kube.tls_over_transport import TlsLayer
 
-#: A request head has 1 MiB at most (`bridge.kubelet.server`), so unauthenticated callers can use up
-#: to 128 MiB. An API server keeps up to 25 idle connections to a node
-#: (k8s.io/client-go/transport/cache.go).
+#: A request head of a caller without a certificate has 32 KiB (`bridge.net.http_server.MAX_HEAD`).
+#: An API server keeps up to 25 idle connections to a node (k8s.io/client-go/transport/cache.go).
 MAX_WAITING = 128
 #: Seconds. API servers close idle connections after 90, and should do so first.
 WAITING_TIMEOUT = 120.0

@@ -5,8 +5,8 @@
   So do requests of HTTP versions that aiohttp parses and does not speak.
 - Bodies are not decompressed.
 - A handler that fails because its client has disconnected is no defect, and is not logged.
-- A head has limited size. aiohttp parses at most 32 pipelined requests ahead of the handler, and
-  then stops reading.
+- A head has limited size. One request is parsed ahead of the handler, and then nothing is read.
+- The larger heads of all connections, and of the requests that they began, have a memory budget.
 
 `bridge.net.accepted_connections` limits the connections.
 """
@@ -15,20 +15,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, cast
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
+
+from bridge.net.memory_budget import MemoryBudget, MemoryShare
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 #: Limits of a head in bytes, and of the number of its headers: aiohttp's and net/http's clients
 #: send about ten, browsers with cookies more.
 MAX_LINE, MAX_HEADER, MAX_HEADERS = 8190, 8190, 64
+#: Bytes of a head in all: a bearer token has at most 16 KiB.
+MAX_HEAD = 32 * 1024
+#: Bytes that all heads above `MAX_HEAD` hold: parsed, a head takes up to six times its size.
+LARGE_HEADS = 8 * 2**20
 
+#: Bytes of a body that are read before the handler asks for them: aiohttp's default.
+_BODY_BUFFER = 2**16
 #: Key of a request whose HTTP version is not supported.
 _OTHER_VERSION = web.RequestKey("other_version", bool)
 #: Errors in what a caller sent.
@@ -39,10 +47,11 @@ log = logging.getLogger(__name__)
 
 class HttpServer(web.Server):
     """A protocol factory: each call makes the protocol of one connection. A handler is cancelled
-    when its client disconnects. Options are those of aiohttp's RequestHandler. Call `shutdown` at
-    the end."""
+    when its client disconnects. A head has at most ``max_head`` bytes if the client has a
+    certificate that TLS has verified, otherwise at most `MAX_HEAD`. Options are those of aiohttp's
+    RequestHandler. Call `shutdown` at the end."""
 
-    def __init__(self, handler: Handler, **options: Any) -> None:
+    def __init__(self, handler: Handler, *, max_head: int = MAX_HEAD, **options: Any) -> None:
         super().__init__(self._handle, request_factory=_make_request, handler_cancellation=True)
         self._handler = handler
         self._options = {
@@ -54,6 +63,8 @@ class HttpServer(web.Server):
             "max_headers": MAX_HEADERS,
             **options,
         }
+        self.max_head = max_head
+        self.large_heads = MemoryBudget(LARGE_HEADS)
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
@@ -61,7 +72,12 @@ class HttpServer(web.Server):
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if _OTHER_VERSION in request:
             return _bad_request()
-        return await self._handler(request)
+        connection = cast("_Connection", request.protocol)
+        connection.hold_head_of_request(_head_size(request.raw_path, request.raw_headers))
+        try:
+            return await self._handler(request)
+        finally:
+            connection.hold_head_of_request(0)
 
 
 def _make_request(
@@ -88,10 +104,82 @@ def _bad_request() -> web.Response:
     return response
 
 
+class _RequestParser(HttpRequestParser):
+    """Parses one request ahead of the handler. ``hold`` is called with the size of its head, and
+    raises HttpProcessingError if it is too large."""
+
+    def __init__(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            connection,
+            loop,
+            _BODY_BUFFER,
+            max_line_size=connection.max_line_size,
+            max_headers=connection.max_headers,
+            max_field_size=connection.max_field_size,
+            payload_exception=web.RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=1,
+        )
+        self._hold = connection.hold_head
+        self._size = 0
+        self._body: StreamReader | None = None
+
+    def feed_data(self, data: bytes) -> Any:  # type: ignore[override]  # so aiohttp calls it
+        messages, upgraded, rest = super().feed_data(data)
+        if messages:
+            head, self._body = messages[-1]
+            self._size = 0
+            self._hold(_head_size(head.path, head.raw_headers))
+        elif self._body is None or self._body.is_eof():
+            self._size += len(data)
+            self._hold(self._size)
+        return messages, upgraded, rest
+
+
+def _head_size(path: str, headers: Iterable[tuple[bytes, bytes]]) -> int:
+    return len(path) + sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+
+
 class _Connection(web.RequestHandler):
     """The protocol of one connection."""
 
-    __slots__ = ()
+    __slots__ = ("_max_head", "_next_head", "_share", "_this_head")
+
+    def __init__(self, server: HttpServer, **options: Any) -> None:
+        super().__init__(server, **options)
+        # Private attributes of aiohttp, which has no option for them; it defines them as slots.
+        self._parser = _RequestParser(self, options["loop"])
+        self._max_msg_queue_size, self._msg_queue_resume_size = 1, 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        server = cast("HttpServer", self._manager)
+        self._max_head = server.max_head if transport.get_extra_info("peercert") else MAX_HEAD
+        self._share = MemoryShare(server.large_heads, cast("asyncio.Transport", transport))
+        self._this_head = self._next_head = 0
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._share.hold(0)
+
+    def hold_head(self, size: int) -> None:
+        """The head that the parser has, completely or not, has this size."""
+        self._next_head = size
+        if size > self._max_head:
+            raise http_exceptions.LineTooLong(b"", self._max_head)
+        self._hold()
+
+    def hold_head_of_request(self, size: int) -> None:
+        """The request in progress has a head of this size; 0 at its end."""
+        self._this_head = size
+        self._hold()
+
+    def _hold(self) -> None:
+        size = self._this_head + self._next_head
+        try:
+            self._share.hold(size if size > MAX_HEAD else 0)
+        except ConnectionAbortedError as error:
+            raise http_exceptions.LineTooLong(b"", LARGE_HEADS) from error
 
     def handle_error(
         self,

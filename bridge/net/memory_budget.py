@@ -25,15 +25,17 @@ class MemoryBudget:
     def share(self, request: web.BaseRequest) -> Iterator[MemoryShare]:
         """The share of the request while the block runs; empty at first."""
         share = MemoryShare(self, request.transport)
-        self._shares.add(share)
         try:
             yield share
         finally:
             self._release(share)
 
-    def add(self, size: int) -> None:
+    def add(self, share: MemoryShare, size: int) -> None:
         """Adds to the total, and aborts connections until it is within the limit."""
         self._total += size
+        self._shares.add(share)
+        if not share.size:
+            self._shares.discard(share)
         while self._total > self._limit:
             largest = max(self._shares, key=lambda it: it.size)
             self._release(largest)
@@ -46,7 +48,7 @@ class MemoryBudget:
 
 
 class MemoryShare:
-    """The bytes of one request."""
+    """The bytes of one request or connection. The owner holds 0 bytes at the end."""
 
     __slots__ = ("_budget", "_is_aborted", "_transport", "size")
 
@@ -61,8 +63,8 @@ class MemoryShare:
         another request before, has ended its connection."""
         if not self._is_aborted:
             change, self.size = size - self.size, size
-            self._budget.add(change)
-        if self._is_aborted:
+            self._budget.add(self, change)
+        if self._is_aborted and size:
             raise ConnectionAbortedError("the requests hold too much memory")
 
     def abort(self) -> None:

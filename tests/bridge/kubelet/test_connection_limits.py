@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -205,6 +206,55 @@ async def test_longest_idle_connections_are_closed_first(
     assert await tunnel.readexactly(5) == b"hello"
     for _, writer in [*idle, (tunnel, tunnel_writer)]:
         writer.transport.abort()
+
+
+#: Headers of a request of almost 1 MiB.
+_LARGE = b"".join(b"X-%d: %s\r\n" % (it, b"a" * 16_000) for it in range(45))
+#: Bytes that the sockets and the TLS of both sides of a connection buffer, at most.
+_BUFFERED = 16 * 2**20
+
+
+async def test_large_heads_are_not_parsed_ahead_of_a_request(harness: KubeletHarness) -> None:
+    harness.home.delay = 60.0
+    request = b"GET /pods HTTP/1.1\r\nHost: x\r\n" + _LARGE + b"\r\n"
+    async with connected(harness, "apiserver") as (_, writer):
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5.0):
+                while True:
+                    writer.write(request)
+                    await writer.drain()
+                    sent += len(request)
+        assert sent < _BUFFERED + 3 * len(request)
+
+
+@pytest.mark.parametrize("ending", [b"", b"\r\n\r\n"])
+async def test_large_head_without_a_certificate_is_rejected(
+    harness: KubeletHarness, ending: bytes
+) -> None:
+    async with connected(harness) as (reader, writer):
+        writer.write(b"GET /pods HTTP/1.1\r\nAuthorization: Bearer good\r\nHost: x\r\n")
+        writer.write(_LARGE[: 40 * 1024] + ending)
+        assert b" 400 " in await reader.readline()
+    async with connected(harness) as (reader, writer):
+        writer.write(b"GET /pods HTTP/1.1\r\nAuthorization: Bearer good\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_large_heads_of_all_streams_are_bounded(harness: KubeletHarness) -> None:
+    harness.remote.handler = echo
+    upgrade = f"POST {EXEC} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            _, writer = await stack.enter_async_context(connected(harness, "apiserver"))
+            writer.write(upgrade.encode() + _LARGE + b"\r\n")
+        _, small, writer = await harness.upgrade(EXEC)
+        await wait_until(lambda: len(harness.connections) <= 1 + 11)
+        await asyncio.sleep(1.0)
+        assert len(harness.connections) == 1 + 11
+        writer.write(b"hello")
+        assert await small.readexactly(5) == b"hello"
+        writer.close()
 
 
 async def test_new_client_ca_closes_connections_of_the_old_one(

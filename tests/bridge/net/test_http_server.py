@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from bridge.net.http_server import MAX_HEADER, MAX_HEADERS, HttpServer
+from bridge.net.http_server import MAX_HEAD, MAX_HEADER, MAX_HEADERS, HttpServer
 
 SOON = 5.0
 CANARY = "planted"
@@ -61,6 +61,8 @@ async def response_to(data: bytes) -> bytes:
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\0" * 9,
         f"GET / HTTP/1.1\r\nHost: x\r\nX: {CANARY * MAX_HEADER}\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\n" + f"X: {CANARY}\r\n" * (MAX_HEADERS + 1) + "\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\n" + f"X: {CANARY * 150}\r\n" * (MAX_HEAD // 1000) + "\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\n" + f"X: {CANARY * 150}\r\n" * (MAX_HEADERS - 2),
         f"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{CANARY}\r\n\r\n",
         f"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{CANARY}\r\n",
         (
@@ -113,6 +115,11 @@ async def test_pipelined_requests_are_not_read_ahead_of_the_handler() -> None:
         await asyncio.sleep(10)
         assert writer.transport.get_write_buffer_size() == left > 1_000_000
         held.set()
+
+
+async def test_head_within_the_limits_is_served() -> None:
+    head = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + f"X: {'a' * 1000}\r\n" * 30
+    assert (await response_to(f"{head}\r\n".encode())).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_handler_is_cancelled_when_its_client_disconnects() -> None:
