@@ -7,6 +7,8 @@ end before the other. On every event loop this class guarantees:
 - Everything that the peer sent reaches `data_received`, in order, before `eof_received` or
   `connection_lost`, also if reading was paused meanwhile.
 - `pause_reading` pauses the connection below, so that less than one read of it is buffered here.
+- `READ_SIZE` received bytes are handled in one turn of the event loop. A peer that makes OpenSSL
+  reply by itself, again and again, is disconnected (`MAX_REPLIES`).
 - `write_eof` ends one direction (close_notify) and keeps the other open. If `eof_received` returns
   True, the direction to the peer stays open after the peer has ended its own.
 - `connection_made` of the protocol above is called after the handshake. A handshake that fails or
@@ -26,6 +28,10 @@ from sync.kube.nested_transport import Buffer, LayeredTransport
 
 #: Bytes per call: four TLS records, one write to the operating system.
 READ_SIZE = 64 * 1024
+#: Bytes of OpenSSL's own replies to received data, some 30 each: rejections of renegotiation (TLS
+#: 1.2), which current programs do not request, and new keys (TLS 1.3), which some request after
+#: gigabytes. A peer that does not read them would fill the memory.
+MAX_REPLIES = 16 * 1024
 #: Seconds for a handshake, as CONNECT_TIMEOUT; it also ends peers that never begin one.
 HANDSHAKE_TIMEOUT = 10.0
 
@@ -34,18 +40,22 @@ class TlsLayer(LayeredTransport):
     """Encrypts for the transport below, and decrypts for the protocol above."""
 
     __slots__ = (
+        "_continues",
         "_eof_reported",
         "_eof_sent",
         "_eof_wanted",
         "_error",
         "_incoming",
+        "_is_lost",
         "_loop",
         "_make_above",
         "_outgoing",
         "_paused",
         "_received_end",
+        "_replies",
         "_timer",
         "_tls",
+        "_unread",
         "ready",
     )
 
@@ -82,7 +92,11 @@ class TlsLayer(LayeredTransport):
         # Retrieves the exception, so that asyncio does not log it.
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._error: Exception | None = None
-        self._paused = False
+        self._paused = False  # by the protocol above
+        self._unread = memoryview(b"")  # the connection below is paused until it is decrypted
+        self._continues = False
+        self._is_lost = False
+        self._replies = 0
         self._received_end = False  # the connection below has no more bytes
         self._eof_reported = False  # the protocol above was notified
         self._eof_wanted = False
@@ -95,29 +109,42 @@ class TlsLayer(LayeredTransport):
         self._handshake()
 
     def data_received(self, data: bytes) -> None:
-        # In pieces: OpenSSL keeps its largest buffer for the life of the connection.
-        view = memoryview(data)
-        for at in range(0, len(view), READ_SIZE):
-            self._incoming.write(view[at : at + READ_SIZE])
-            if self._above is not None or self._handshake():
-                self._read()
+        if self._closing:
+            return
+        if self._unread or self._paused:  # the connection below is paused, but had more
+            self._unread = memoryview(b"".join((self._unread, data)))
+            return
+        self._unread = memoryview(data)
+        self._read_piece()
+        if self._unread and not self._closing:
+            self._lower.pause_reading()
+            self._continue_soon()
+
+    def _read_piece(self) -> None:
+        # OpenSSL keeps its largest buffer for the life of the connection.
+        self._incoming.write(self._unread[:READ_SIZE])
+        self._unread = self._unread[READ_SIZE:]
+        if self._above is not None or self._handshake():
+            self._read()
 
     def eof_received(self) -> bool:
         self._received_end = True
-        if self._above is None:
-            self._fail(ConnectionResetError("the peer disconnected during the TLS handshake"))
-        else:
+        if self._above is not None:
             self._read()
+        elif not self._unread:
+            self._fail(ConnectionResetError("the peer disconnected during the TLS handshake"))
         return True  # stay open: the protocol above decides
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()
+        # A reset must not discard data that arrived before it, even if reading is paused.
+        self._is_lost, self._paused = True, False
+        while self._unread and not self._closing:
+            self._read_piece()
         if self._above is None:
             self._set_error(exc or ConnectionResetError("the peer closed the connection"))
             return
         if not self._closing:
-            # A reset must not discard data that arrived before it, even if reading is paused.
-            self._paused = False
             self._read()
         self._closing = True
         self._above.connection_lost(self._error or exc)
@@ -181,10 +208,14 @@ class TlsLayer(LayeredTransport):
             above.data_received(data)
         if self._closing:
             return
+        self._replies += self._outgoing.pending
+        if self._replies > MAX_REPLIES:
+            self._fail(ConnectionAbortedError("the peer requests new TLS keys too often"))
+            return
         self._flush()
         if self._eof_wanted:
             self._send_eof()
-        if self._received_end and not self._paused and not self._eof_reported:
+        if self._received_end and not (self._paused or self._unread or self._eof_reported):
             self._eof_reported = True
             if not above.eof_received():
                 self.close()
@@ -213,7 +244,7 @@ class TlsLayer(LayeredTransport):
 
     def pause_reading(self) -> None:
         """Stops calls of `data_received` until `resume_reading`. May be called twice."""
-        if not self._paused and not self._closing:
+        if not (self._paused or self._closing or self._is_lost):
             self._paused = True
             self._lower.pause_reading()
 
@@ -221,13 +252,24 @@ class TlsLayer(LayeredTransport):
         """Delivers buffered data in the loop's next iteration."""
         if self._paused:
             self._paused = False
-            self._loop.call_soon(self._resumed)
+            self._continue_soon()
 
-    def _resumed(self) -> None:
+    def _continue_soon(self) -> None:
+        if not self._continues:
+            self._continues = True
+            self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._continues = False
+        if self._above is not None and not (self._paused or self._closing):
+            self._read()
+        if self._unread and not (self._paused or self._closing):
+            self._read_piece()
         if self._paused or self._closing:
             return
-        self._read()
-        if not self._paused and not self._closing:
+        if self._unread:
+            self._continue_soon()
+        else:
             self._lower.resume_reading()
 
     def is_reading(self) -> bool:

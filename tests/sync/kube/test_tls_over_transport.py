@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import contextlib
+import itertools
 import socket
 import ssl
 import threading
@@ -13,8 +16,9 @@ from typing import cast
 import pytest
 import uvloop
 
-from sync.kube.tls_over_transport import TlsLayer
+from sync.kube.tls_over_transport import READ_SIZE, TlsLayer
 from tests.fakeapi.tls import Authority
+from tests.tls_control_records import ControlRecords
 
 #: Bytes of a socket's buffer, which would otherwise grow to several MB.
 SOCKET_BUFFER = 65536
@@ -195,6 +199,79 @@ def test_write_eof_is_sent_after_received_data_is_delivered(
 
     with blocking_server(play) as port:
         runner.run(main(port))
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_peer_that_requests_new_keys_again_and_again_is_disconnected(
+    runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext, version: str
+) -> None:
+    """It does not read OpenSSL's replies."""
+    layers: list[TlsLayer] = []
+
+    def accept() -> TlsLayer:
+        layers.append(TlsLayer(server_tls, Recorder, server_side=True))
+        return layers[-1]
+
+    def attack(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), 5) as sock:
+            records = ControlRecords(sock, client_tls, version=version).records()
+            many = itertools.islice(records, 500_000)
+            with pytest.raises(ConnectionError):
+                collections.deque(map(sock.sendall, many), maxlen=0)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(accept, "127.0.0.1", 0)
+        await asyncio.to_thread(attack, listener.sockets[0].getsockname()[1])
+        assert layers[0].is_closing()
+        listener.close()
+
+    runner.run(main())
+
+
+class Below(asyncio.Transport):
+    """A connection whose other end is a buffer of OpenSSL."""
+
+    def __init__(self, to: ssl.MemoryBIO) -> None:
+        super().__init__()
+        self.write = to.write  # type: ignore[assignment,method-assign]
+        self.reads = True
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+
+def test_much_data_is_decrypted_in_several_turns(
+    runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
+) -> None:
+    async def main() -> None:
+        recorder = Recorder(keep_open=True)
+        layer = TlsLayer(server_tls, lambda: recorder, server_side=True)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = client_tls.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        below = Below(incoming)
+        layer.connection_made(below)
+        for _ in range(2):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            layer.data_received(outgoing.read())
+        client.write(bytes(400_000))
+        layer.data_received(outgoing.read())
+        layer.eof_received()
+        received = [0]
+        while not recorder.eof:
+            received.append(len(recorder.data))
+            assert received[-1] - received[-2] <= READ_SIZE
+            assert not below.reads
+            await asyncio.sleep(0)
+        assert len(recorder.data) == 400_000
+        assert len(received) > 400_000 // READ_SIZE
+        assert below.reads
+
+    runner.run(main())
 
 
 def test_pause_reading_stops_the_sender(
