@@ -1,8 +1,10 @@
-"""HTTP/1.1 heads and error bodies for upgrades: formatted, and parsed strictly.
+"""HTTP/1.1 for upgrades: heads that are sent, and responses that are read, by h11.
 
-Pure. Everything that is not plainly HTTP/1.1 is a ValueError, because a head that two programs
-parse differently allows request smuggling. h11 0.16 does not replace this module: it accepts folded
-headers, bare line feeds, and Content-Length beside Transfer-Encoding.
+Pure. Anything but plain HTTP/1.1 is a ValueError, because a head that two programs parse
+differently allows request smuggling: this module rejects what h11 0.16 accepts beyond that (folded
+headers, bare line feeds, control characters, Content-Length beside Transfer-Encoding). Reading
+takes time in proportion to the response, which has at most `HEAD_LIMIT` and `BODY_LIMIT` bytes and
+`MAX_PARTS` parts.
 """
 
 from __future__ import annotations
@@ -11,18 +13,21 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import h11
+
 #: Far above any head that an API server sends; bounds the bytes that a peer can make a bridge
 #: buffer.
 HEAD_LIMIT = 64 * 1024
 #: A v1.Status has some hundred bytes; a longer body is none.
 BODY_LIMIT = 256 * 1024
+#: Heads, chunks and pieces of chunks, as they arrive. Go's servers send chunks of 2 KiB, networks
+#: pieces of 1 KiB.
+MAX_PARTS = 1000
 
-END = b"\r\n\r\n"
-
-_STATUS_LINE = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: ([^\x00-\x08\x0a-\x1f\x7f]*))?")
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Line endings of heads that h11 accepts and this module does not.
+_LENIENT = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
 Headers = Iterable[tuple[str, str]]
 
@@ -60,67 +65,71 @@ def _message(first: str, headers: Headers) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
 
 
-def parse(raw: bytes) -> Head:
-    """Parses the bytes before the empty line. Raises ValueError."""
-    first, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
-    status = _STATUS_LINE.fullmatch(first)
-    if status is None:
-        raise ValueError("the response is not HTTP/1.1")
-    headers = []
-    for line in lines:
-        name, colon, value = line.partition(":")
-        value = value.strip(" \t")
-        if not colon or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError("the response has a malformed header")
-        headers.append((name, value))
-    return Head(int(status[1]), status[2] or "", tuple(headers))
+class ResponseReader:
+    """Reads the responses to one request: `feed` it what arrives, and b"" at the end."""
 
+    def __init__(self, method: str) -> None:
+        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_LIMIT)
+        # h11 expects the response to this request; `request` formats the one that is sent.
+        upgrade = [("Host", "server"), ("Connection", "upgrade"), ("Upgrade", "any")]
+        self._h11.send(h11.Request(method=method, target="/", headers=upgrade))
+        self._h11.send(h11.EndOfMessage())
+        self._unparsed = bytearray()
+        self._body = bytearray()
+        self._parts = 0
+        self._has_ended = False
 
-def body(head: Head, raw: bytes, *, ended: bool) -> bytes | None:
-    """Parses the body of a response from the bytes received so far; None if it is incomplete.
+    @property
+    def rest(self) -> bytes:
+        """The bytes after the last head."""
+        return self._h11.trailing_data[0]
 
-    ``ended``: the connection has ended. Raises ValueError for a malformed framing, a body longer
-    than `BODY_LIMIT`, and one that is cut short.
-    """
-    codings = ",".join(head.values("Transfer-Encoding")).lower()
-    lengths = set(head.values("Content-Length"))
-    if codings and (codings != "chunked" or lengths):
-        raise ValueError("the response's body has an unsupported framing")
-    if codings:
-        whole = _chunked(raw)
-    elif lengths:
-        whole = _counted(raw, lengths)
-    else:
-        whole = raw if ended else None
-    if len(whole if whole is not None else raw) > BODY_LIMIT:
-        raise ValueError("the response's body is longer than an error's")
-    if whole is None and ended:
-        raise ValueError("the response's body is cut short")
-    return whole
+    def feed(self, data: bytes) -> None:
+        self._unparsed += data
+        self._has_ended = not data
+        self._h11.receive_data(data)
 
-
-def _counted(raw: bytes, lengths: set[str]) -> bytes | None:
-    (length,) = lengths if len(lengths) == 1 else ("",)
-    if not (length.isascii() and length.isdecimal()) or int(length[:12]) > BODY_LIMIT:
-        raise ValueError("the response's Content-Length is not valid for an error")
-    return raw[: int(length)] if len(raw) >= int(length) else None
-
-
-def _chunked(raw: bytes) -> bytes | None:
-    parts: list[bytes] = []
-    while True:
-        line, ending, rest = raw.partition(b"\r\n")
-        if not ending:
+    def head(self) -> Head | None:
+        """The next head; None if it is incomplete. Raises ValueError if it is malformed."""
+        event = self._next_event("head")
+        if not isinstance(event, h11.InformationalResponse | h11.Response):
             return None
-        size = _CHUNK_SIZE.fullmatch(line)
-        if size is None:
-            raise ValueError("the response's body has a malformed chunk")
-        count = int(size[1], 16)
-        if count == 0:
-            return b"".join(parts)  # trailers are ignored
-        if len(rest) < count + 2:
-            return None
-        if rest[count : count + 2] != b"\r\n":
-            raise ValueError("the response's body has a malformed chunk")
-        parts.append(rest[:count])
-        raw = rest[count + 2 :]
+        raw, rest = self._unparsed, self.rest
+        self._unparsed = bytearray(rest)
+        headers = [(_text(name), _text(value)) for name, value in event.headers.raw_items()]
+        if (
+            event.status_code >= 600
+            or _LENIENT.search(raw, 0, len(raw) - len(rest))
+            or not all(_VALUE.fullmatch(value) for _, value in headers)
+        ):
+            raise ValueError("the response has a malformed head")
+        return Head(event.status_code, _text(event.reason), tuple(headers))
+
+    def body(self, head: Head) -> bytes | None:
+        """The body of the response with that head; None if it is incomplete. Raises ValueError if
+        it is malformed, cut short or longer than `BODY_LIMIT`."""
+        if head.values("Transfer-Encoding") and head.values("Content-Length"):
+            raise ValueError("the response's body has an unsupported framing")
+        while isinstance(event := self._next_event("body"), h11.Data):
+            self._body += event.data
+            if len(self._body) > BODY_LIMIT:
+                raise ValueError("the response's body is longer than an error's")
+        return bytes(self._body) if isinstance(event, h11.EndOfMessage) else None
+
+    def _next_event(self, part: str) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            event = self._h11.next_event()
+        except h11.RemoteProtocolError as error:
+            # Not chained: the error can quote the response.
+            problem = "too long" if error.error_status_hint == 431 else "not HTTP/1.1"
+            problem = "cut short" if self._has_ended else problem
+            raise ValueError(f"the response's {part} is {problem}") from None
+        if event is not h11.NEED_DATA:
+            self._parts += 1
+            if self._parts > MAX_PARTS:
+                raise ValueError("the response has too many parts")
+        return event
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

@@ -22,7 +22,7 @@ from sync.kube import http1
 from sync.kube.api_errors import Unreachable
 from sync.kube.connection_errors import map_connection_errors
 from sync.kube.credentials import ClientConfig
-from sync.kube.raw_connection import USER_AGENT, Connection, connect
+from sync.kube.raw_connection import USER_AGENT, Connection, Responses, connect
 from sync.kube.request import CONNECT_TIMEOUT
 from sync.kube.transport import REQUEST_TIMEOUT
 
@@ -85,13 +85,15 @@ async def open_upgrade(
         return http1.request(method, server.path + path, [*added, *headers, *config.headers()])
 
     seen = config.generation
-    response = await _open_once(config, what, message())
+    response = await _open_once(config, what, method, message())
     if response.status == 401 and await config.renew(seen):
-        response = await _open_once(config, what, message())
+        response = await _open_once(config, what, method, message())
     return response
 
 
-async def _open_once(config: ClientConfig, what: str, message: bytes) -> UpgradeResponse:
+async def _open_once(
+    config: ClientConfig, what: str, method: str, message: bytes
+) -> UpgradeResponse:
     if config.unconfirmed:
         raise Unreachable(
             "the address changed and is being checked; try again", side=config.side, what=what
@@ -102,12 +104,13 @@ async def _open_once(config: ClientConfig, what: str, message: bytes) -> Upgrade
                 connection = await connect(config, what, context=config.ssl, resumes=True)
             try:
                 connection.transport.write(message)
+                responses = Responses(connection, method)
                 async with asyncio.timeout(REQUEST_TIMEOUT):
-                    head = await connection.head()
+                    head = await responses.head()
                     while 100 <= head.status < 200 and head.status != 101:
-                        head = await connection.head()
+                        head = await responses.head()
                     config.tls_sessions.put(connection.transport.get_extra_info("ssl_object"))
-                    return await _read_response(connection, head)
+                    return await _read_response(connection, responses, head)
             except BaseException:
                 connection.transport.abort()
                 raise
@@ -121,12 +124,14 @@ async def _open_once(config: ClientConfig, what: str, message: bytes) -> Upgrade
             ) from error
 
 
-async def _read_response(connection: Connection, head: http1.Head) -> UpgradeResponse:
+async def _read_response(
+    connection: Connection, responses: Responses, head: http1.Head
+) -> UpgradeResponse:
     if head.status == 101:
         connection.transport.pause_reading()
         return UpgradeResponse(head, b"", connection)
     if head.status < 400:
         raise ValueError(f"the response to an upgrade has status {head.status}")
-    body = await connection.body(head)
+    body = await responses.body(head)
     connection.transport.abort()
     return UpgradeResponse(head, body, None)

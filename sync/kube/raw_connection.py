@@ -9,7 +9,6 @@ import base64
 import errno
 import socket
 import ssl
-from collections.abc import Callable
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -135,7 +134,8 @@ async def _open_proxy_tunnel(
         pair = f"{unquote(user)}:{unquote(password or '')}".encode()
         headers.append(("Proxy-Authorization", "Basic " + base64.b64encode(pair).decode()))
     connection.transport.write(http1.request("CONNECT", f"{host}:{config.port}", headers))
-    head = await connection.head()
+    responses = Responses(connection, "CONNECT")
+    head = await responses.head()
     if not 200 <= head.status < 300:
         raise ConnectionError(f"the proxy answered {head.status} to CONNECT")
 
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) > http1.HEAD_LIMIT + http1.BODY_LIMIT:
+        if len(self._buffer) > http1.HEAD_LIMIT:
             self.transport.pause_reading()
         self._notify()
 
@@ -177,35 +177,28 @@ class Connection(asyncio.Protocol):
         if self._received is not None and not self._received.done():
             self._received.set_result(None)
 
-    async def head(self) -> http1.Head:
-        """Reads a head. Raises ValueError if it is malformed, OSError if the connection ends."""
-        return http1.parse(await self._until(self._head_bytes))
-
-    def _head_bytes(self) -> bytes | None:
-        end = self._buffer.find(http1.END)
-        if end > http1.HEAD_LIMIT or (end < 0 and len(self._buffer) > http1.HEAD_LIMIT):
-            raise ValueError("the response's head is too long")
-        if end < 0:
-            return None
-        raw = bytes(self._buffer[:end])
-        del self._buffer[: end + len(http1.END)]
-        return raw
-
-    async def body(self, head: http1.Head) -> bytes:
-        """Reads the body of that response. Raises as `head` does."""
-        return await self._until(lambda: http1.body(head, bytes(self._buffer), ended=self._ended))
-
-    async def _until(self, parse: Callable[[], bytes | None]) -> bytes:
-        """Waits for data until ``parse`` returns a result."""
-        while (result := parse()) is None:
+    async def receive(self) -> bytes:
+        """Waits for bytes, and takes them; b"" at the end. Raises OSError if the connection is
+        lost."""
+        while not self._buffer:
+            if self._error is not None:
+                raise self._error
             if self._ended:
-                raise self._error or ConnectionResetError(errno.ECONNRESET, _CLOSED_EARLY)
+                return b""
             self._received = asyncio.get_running_loop().create_future()
             try:
                 await self._received
             finally:
                 self._received = None
-        return result
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        if not self._closed:
+            self.transport.resume_reading()
+        return data
+
+    def put_back(self, data: bytes) -> None:
+        """Buffers bytes that were taken and not used."""
+        self._buffer[:0] = data
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Makes ``protocol`` the connection's protocol and passes it the buffered bytes."""
@@ -220,3 +213,29 @@ class Connection(asyncio.Protocol):
             protocol.connection_lost(self._error)
         elif self._ended and not protocol.eof_received():
             self.transport.close()
+
+
+class Responses:
+    """The responses to the one request of a connection. All methods raise ValueError for a
+    malformed response, and OSError if the connection ends."""
+
+    def __init__(self, connection: Connection, method: str) -> None:
+        self._connection = connection
+        self._reader = http1.ResponseReader(method)
+
+    async def head(self) -> http1.Head:
+        """Reads a head; after that of an upgrade, the connection has what follows."""
+        while (head := self._reader.head()) is None:
+            data = await self._connection.receive()
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, _CLOSED_EARLY)
+            self._reader.feed(data)
+        if head.status == 101 or 200 <= head.status < 300:
+            self._connection.put_back(self._reader.rest)
+        return head
+
+    async def body(self, head: http1.Head) -> bytes:
+        """Reads the body of the response with that head."""
+        while (body := self._reader.body(head)) is None:
+            self._reader.feed(await self._connection.receive())
+        return body

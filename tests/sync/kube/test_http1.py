@@ -10,10 +10,30 @@ from hypothesis import strategies as st
 
 from sync.kube import http1
 
+OK = "HTTP/1.1 403 Forbidden"
+
 
 def parsed(*lines: str) -> http1.Head:
     """The head of these lines."""
-    return http1.parse("\r\n".join(lines).encode())
+    reader = http1.ResponseReader("GET")
+    reader.feed("\r\n".join([*lines, "", ""]).encode())
+    head = reader.head()
+    assert head is not None
+    return head
+
+
+def body(lines: list[str], raw: bytes, *, ended: bool) -> bytes | None:
+    """The body of a response with these headers, as far as it has arrived."""
+    reader = http1.ResponseReader("GET")
+    reader.feed("\r\n".join([OK, *lines, "", ""]).encode())
+    head = reader.head()
+    assert head is not None
+    reader.feed(raw)
+    found = reader.body(head)
+    if ended and found is None:
+        reader.feed(b"")
+        found = reader.body(head)
+    return found
 
 
 def test_head_is_parsed() -> None:
@@ -68,9 +88,6 @@ def test_targets_with_line_breaks_are_rejected(target: str) -> None:
         http1.request("GET", target, [])
 
 
-OK = "HTTP/1.1 403 Forbidden"
-
-
 @pytest.mark.parametrize(
     ("lines", "raw", "ended", "whole"),
     [
@@ -84,7 +101,7 @@ OK = "HTTP/1.1 403 Forbidden"
         (["Transfer-Encoding: chunked"], b"3", False, None),
         (
             ["Transfer-Encoding: Chunked"],
-            b"3\r\nabc\r\nA ;x=y\r\n0123456789\r\n0\r\n\r\n",
+            b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n",
             False,
             b"abc0123456789",
         ),
@@ -93,7 +110,7 @@ OK = "HTTP/1.1 403 Forbidden"
     ],
 )
 def test_bodies(lines: list[str], raw: bytes, ended: bool, whole: bytes | None) -> None:
-    assert http1.body(parsed(OK, *lines), raw, ended=ended) == whole
+    assert body(lines, raw, ended=ended) == whole
 
 
 @pytest.mark.parametrize(
@@ -109,25 +126,65 @@ def test_bodies(lines: list[str], raw: bytes, ended: bool, whole: bytes | None) 
         (["Transfer-Encoding: chunked"], b"x\r\n", False),
         (["Transfer-Encoding: chunked"], b"3\r\nabcdef", False),
         (["Transfer-Encoding: chunked"], b"3\r\nabc\r\n", True),
-        (["Transfer-Encoding: chunked"], b"fffff\r\n" + bytes(http1.BODY_LIMIT), False),
+        (["Transfer-Encoding: chunked"], b"fffff\r\n" + bytes(http1.BODY_LIMIT + 1), False),
         ([], bytes(http1.BODY_LIMIT + 1), False),
     ],
 )
 def test_malformed_bodies_are_rejected(lines: list[str], raw: bytes, ended: bool) -> None:
-    with pytest.raises(ValueError, match=r"body|Content-Length"):
-        http1.body(parsed(OK, *lines), raw, ended=ended)
+    with pytest.raises(ValueError, match=r"response's (body|head)"):
+        body(lines, raw, ended=ended)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_head_or_a_value_error(raw: bytes) -> None:
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_any_bytes_are_a_response_or_a_value_error(pieces: list[bytes]) -> None:
+    reader = http1.ResponseReader("GET")
     with suppress(ValueError):
-        http1.parse(raw)
+        for piece in pieces:
+            reader.feed(piece)
+            if (head := reader.head()) is not None:
+                reader.body(head)
+                return
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.integers(0, 300))
 def test_chunks_are_joined_wherever_they_are_cut(parts: list[bytes], cut: int) -> None:
     raw = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-    head = parsed(OK, "Transfer-Encoding: chunked")
-    assert http1.body(head, raw, ended=False) == b"".join(parts)
-    early = http1.body(head, raw[:cut], ended=False)
-    assert early is None or early == b"".join(parts)
+    reader = http1.ResponseReader("GET")
+    reader.feed(f"{OK}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    head = reader.head()
+    assert head is not None
+    whole = None
+    for piece in (raw[:cut], raw[cut:]):
+        if piece and whole is None:
+            reader.feed(piece)
+            whole = reader.body(head)
+    assert whole == b"".join(parts)
+
+
+def test_interim_responses_are_heads_of_their_own() -> None:
+    reader = http1.ResponseReader("POST")
+    reader.feed(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 Switching\r\nA: b\r\n\r\nrest")
+    heads = [reader.head(), reader.head()]
+    assert [head and head.status for head in heads] == [100, 101]
+    assert reader.rest == b"rest"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" * (http1.MAX_PARTS + 1),
+        b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1\r\nx\r\n" * (http1.MAX_PARTS + 1),
+    ],
+)
+def test_response_of_too_many_parts_is_rejected(raw: bytes) -> None:
+    reader = http1.ResponseReader("GET")
+    reader.feed(raw)
+
+    def read() -> None:
+        while (head := reader.head()) is not None:
+            if head.status == 500:
+                reader.body(head)
+
+    with pytest.raises(ValueError, match="too many parts"):
+        read()

@@ -239,6 +239,11 @@ async def test_after_401_the_credential_is_renewed_once(server: Server) -> None:
         (b"SSH-2.0-OpenSSH\r\n\r\n", "is not HTTP/1.1"),
         (b"HTTP/1.1 101 OK\r\nA: " + b"a" * 2 * HEAD_LIMIT, "head is too long"),
         (b"HTTP/1.1 101 OK\r\nA: " + b"a" * 2 * HEAD_LIMIT + b"\r\n\r\n", "head is too long"),
+        (
+            b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 40_000,
+            "too many parts",
+        ),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "too many parts"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "response to an upgrade has status 200"),
         (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "response to an upgrade has status 302"),
     ],
