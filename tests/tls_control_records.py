@@ -1,8 +1,8 @@
-"""A TLS client that sends records which OpenSSL at the other end answers by itself.
+"""A TLS peer that sends records which OpenSSL at the other end answers by itself.
 
 `ControlRecords` completes a handshake and then makes the bytes of requests for a renegotiation (TLS
-1.2: each is answered with an alert) or for new keys (TLS 1.3: each is answered with one of the
-other side). The keys come from the key log of `ssl`.
+1.2, of a client: each is answered with an alert) or for new keys (TLS 1.3: each is answered with
+new keys of the other side). The keys come from the key log of `ssl`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,21 @@ _HELLO, _KEY_UPDATE = b"\x01\x00\x00\x00", b"\x18\x00\x00\x01\x01"
 class ControlRecords:
     """One connection, after its handshake. ``context`` must not be used elsewhere."""
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, version: str) -> None:
-        """``version`` is TLSv1_2 or TLSv1_3."""
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        version: str,
+        server_side: bool = False,
+    ) -> None:
+        """``version`` is TLSv1_2, for a client only, or TLSv1_3."""
         context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
         context.set_ciphers("ECDHE+AESGCM:!AES256")
+        if server_side:
+            context.num_tickets = 0
         self.sock = sock
+        self._server_side = server_side
         self._version = version
         self._sequence = 1  # Finished was 0
         self._received = bytearray()
@@ -48,7 +58,10 @@ class ControlRecords:
 
     def _handshake(self, context: ssl.SSLContext) -> None:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        name = None if self._server_side else "127.0.0.1"
+        tls = context.wrap_bio(
+            incoming, outgoing, server_side=self._server_side, server_hostname=name
+        )
         while True:
             try:
                 tls.do_handshake()
@@ -57,7 +70,7 @@ class ControlRecords:
                 self.sock.sendall(outgoing.read())
                 data = self.sock.recv(65536)
                 if not data:
-                    raise ConnectionResetError("the server ended the handshake") from None
+                    raise ConnectionResetError("the peer ended the handshake") from None
                 self._received += data
                 incoming.write(data)
         self.sock.sendall(outgoing.read())
@@ -78,7 +91,8 @@ class ControlRecords:
             self._sequence += 1
 
     def _key_updates(self) -> Iterator[bytes]:
-        secret = bytes.fromhex(self._secrets["CLIENT_TRAFFIC_SECRET_0"][1])
+        side = "SERVER" if self._server_side else "CLIENT"
+        secret = bytes.fromhex(self._secrets[f"{side}_TRAFFIC_SECRET_0"][1])
         while True:  # with TLS_AES_256_GCM_SHA384, OpenSSL's first choice
             cipher, salt = AESGCM(_expand(secret, b"key", 32)), _expand(secret, b"iv", 12)
             inner = _KEY_UPDATE + bytes((_HANDSHAKE,))

@@ -16,6 +16,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sync.kube.api_errors import ApiServerCertificateError, Side, Unreachable
 
 
+class ConnectFailedError(OSError):
+    """Raised when no connection to the server, or to the proxy before it, can be opened. The
+    message names the address and the cause."""
+
+
 @contextmanager
 def map_connection_errors(
     side: Side, what: str, server: str, on_failure: Callable[[], None]
@@ -42,8 +47,10 @@ def map_connection_errors(
                 raise unreachable(_handshake_message(error)) from error
             case TimeoutError():
                 raise unreachable(f"no answer from {server} in time") from error
-            case aiohttp.ClientConnectorError():
-                raise unreachable(connect_message(error.os_error, server)) from error
+            case aiohttp.ClientConnectorError(os_error=ConnectFailedError() as failure):
+                raise unreachable(str(failure)) from error
+            case ConnectFailedError():
+                raise unreachable(str(error)) from error
         # Not chained: a parser's error quotes the bytes that it could not parse, and the repr of a
         # response's error contains the request's headers with the credential.
         raise unreachable(_broken_message(error)) from None
@@ -64,8 +71,6 @@ def connect_message(error: OSError, server: str) -> str:
 
 
 def _broken_message(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        return f"the proxy answered {error.status}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the connection broke: the server closed it"
     if isinstance(error, aiohttp.ClientPayloadError):

@@ -26,6 +26,7 @@ import ssl
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -44,6 +45,7 @@ from sync.kube import (
 )
 from sync.kube.api_errors import ClientConfigError, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
+from sync.kube.name_lookup import NameLookup
 from sync.kube.renewed_token import KubeconfigToken, RenewedToken
 from sync.kube.tls_session_cache import TlsSessionCache
 
@@ -155,6 +157,11 @@ class ClientConfig:
 
     def __repr__(self) -> str:
         return f"<ClientConfig {self.side} {self.server} context={self.context!r}>"
+
+    @cached_property
+    def name_lookup(self) -> NameLookup:
+        """The addresses of the server and of the proxy."""
+        return NameLookup()
 
     @property
     def host(self) -> str:

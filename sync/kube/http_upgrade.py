@@ -101,7 +101,7 @@ async def _open_once(
     with map_connection_errors(config.side, what, config.server, config.recheck_files):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                connection = await connect(config, what, context=config.ssl, resumes=True)
+                connection = await connect(config, context=config.ssl, resumes=True)
             try:
                 connection.transport.write(message)
                 responses = Responses(connection, method)

@@ -9,59 +9,74 @@ import base64
 import errno
 import socket
 import ssl
+from collections.abc import Callable
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
+import aiohappyeyeballs
+
 from sync.kube import http1
-from sync.kube.api_errors import Unreachable
-from sync.kube.connection_errors import connect_message
+from sync.kube.connection_errors import ConnectFailedError, connect_message
 from sync.kube.credentials import ClientConfig
-from sync.kube.request import CONNECT_TIMEOUT
+from sync.kube.name_lookup import AddressInfo
 from sync.kube.sockets import tunnel_socket
 from sync.kube.tls_over_transport import TlsLayer
-from sync.kube.tls_session_cache import TlsSessionCache
 
 USER_AGENT = "cluster-bridge"
+#: Seconds after which the next address is tried as well (RFC 8305).
+ADDRESS_DELAY = 0.25
 _CLOSED_EARLY = "the server closed the connection before it answered"
+
+_MakeSocket = Callable[[AddressInfo], socket.socket]
 
 
 async def connect(
-    config: ClientConfig, what: str, *, context: ssl.SSLContext | None, resumes: bool = False
+    config: ClientConfig,
+    *,
+    context: ssl.SSLContext | None,
+    resumes: bool = False,
+    make_socket: _MakeSocket = tunnel_socket,
 ) -> Connection:
     """Connects to the API server, TLS with ``context`` included, through the proxy if one is
     configured. With ``resumes`` a TLS session of an earlier connection is resumed.
 
-    Raises `Unreachable` if the server or the proxy cannot be reached, ssl.SSLError for a failed
-    handshake, and TimeoutError. ``what`` is the request, for the error.
+    Raises `ConnectFailedError` if the server or the proxy cannot be reached, and ssl.SSLError for a
+    failed handshake; the caller limits the time.
     """
+    name = config.server_hostname or config.host
+    proxy = config.proxy
     try:
-        return await _connect(config, context, config.tls_sessions if resumes else None)
+        if proxy is not None:
+            return await _connect_through(proxy, config, context, name, make_socket)
+        sock = await _open_socket(config, config.host, config.port, make_socket)
+        session = None
+        if context is not None and resumes:
+            session = config.tls_sessions.get(context, name)
+        return await _start(sock, context, name, session)
     except (ssl.SSLError, TimeoutError):
         raise  # mapped by the caller
     except OSError as error:
-        proxy = config.proxy
         via = f"the proxy for {config.server}: " if proxy else ""
-        message = connect_message(error, proxy or config.server)
-        raise Unreachable(via + message, side=config.side, what=what) from error
+        raise ConnectFailedError(via + connect_message(error, proxy or config.server)) from error
 
 
-async def _connect(
-    config: ClientConfig, context: ssl.SSLContext | None, sessions: TlsSessionCache | None
+async def _connect_through(
+    proxy: str,
+    config: ClientConfig,
+    context: ssl.SSLContext | None,
+    name: str,
+    make_socket: _MakeSocket,
 ) -> Connection:
-    name = config.server_hostname or config.host
-    if config.proxy is None:
-        return await _connect_tcp(config.host, config.port, context, name, sessions)
-    proxy = urlsplit(config.proxy)
-    secure = proxy.scheme == "https"
-    connection = await _connect_tcp(
-        proxy.hostname or "",
-        proxy.port or (443 if secure else 80),
-        # As Go's transport: the cluster's CA verifies an https proxy.
-        (config.ssl or ssl.create_default_context()) if secure else None,
-        proxy.hostname or "",
+    url = urlsplit(proxy)
+    secure = url.scheme == "https"
+    host, port = url.hostname or "", url.port or (443 if secure else 80)
+    # As Go's transport: the cluster's CA verifies an https proxy.
+    outer = (config.ssl or ssl.create_default_context()) if secure else None
+    connection = await _start(
+        await _open_socket(config, host, port, make_socket), outer, host, None
     )
     try:
-        await _open_proxy_tunnel(connection, config, proxy.username, proxy.password)
+        await _open_proxy_tunnel(connection, config, url.username, url.password)
         if context is None:
             return connection
         inner = Connection()
@@ -74,36 +89,21 @@ async def _connect(
     return inner
 
 
-async def _connect_tcp(
-    host: str,
-    port: int,
-    context: ssl.SSLContext | None,
-    name: str,
-    sessions: TlsSessionCache | None = None,
-) -> Connection:
-    """Tries the addresses of the host in order, each for an equal share of CONNECT_TIMEOUT."""
-    loop = asyncio.get_running_loop()
-    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    failure: Exception = OSError(f"no address found for {host}")
-    for address in addresses:
-        sock = tunnel_socket(address)
-        sock.setblocking(False)
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT / len(addresses)):
-                await loop.sock_connect(sock, address[4])
-        except OSError as error:  # TimeoutError is one
-            failure = error
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return await _start(sock, context, name, sessions)
-    raise failure
+async def _open_socket(
+    config: ClientConfig, host: str, port: int, make_socket: _MakeSocket
+) -> socket.socket:
+    return await aiohappyeyeballs.start_connection(
+        await config.name_lookup.find(host, port),
+        happy_eyeballs_delay=ADDRESS_DELAY,
+        socket_factory=make_socket,
+    )
 
 
 async def _start(
-    sock: socket.socket, context: ssl.SSLContext | None, name: str, sessions: TlsSessionCache | None
+    sock: socket.socket,
+    context: ssl.SSLContext | None,
+    name: str,
+    session: ssl.SSLSession | None,
 ) -> Connection:
     loop = asyncio.get_running_loop()
     connection = Connection()
@@ -111,7 +111,6 @@ async def _start(
         if context is None:
             await loop.create_connection(lambda: connection, sock=sock)
             return connection
-        session = sessions.get(context, name) if sessions is not None else None
         layer = TlsLayer(context, lambda: connection, server_hostname=name, session=session)
         transport, _ = await loop.create_connection(lambda: layer, sock=sock)
     except BaseException:

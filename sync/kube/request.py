@@ -1,18 +1,22 @@
 """The parts of a request that `sync.kube.transport` sends: `ApiRequest`, `RequestDefaults` and the
-aiohttp session."""
+aiohttp session, whose connections are those of `sync.kube.raw_connection`."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ClientRequest
 from multidict import CIMultiDict
 from yarl import URL
 
 from sync.kube.credentials import ClientConfig
+from sync.kube.raw_connection import connect
 from sync.kube.response_limits import BODY_LIMIT, LargeBodyTurn
 from sync.kube.sockets import request_socket
 
@@ -25,6 +29,8 @@ CONNECT_TIMEOUT = 10.0
 #: Seconds that an idle connection is kept. API servers close it after 90 s (IdleTimeout in
 #: k8s.io/apiserver's secure_serving.go); a request that is sent at that moment fails.
 KEEP_IDLE = 30.0
+#: Responses with a status of 1xx before a response: API servers send none.
+MAX_INTERIM = 100
 
 
 @dataclass(slots=True, repr=False)
@@ -93,36 +99,26 @@ class RequestDefaults:
         # No API server redirects; a login page does, and would turn a POST into a GET.
         options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
         if config.ssl is not None:
-            options["ssl"] = config.ssl
-        elif config.proxy and config.proxy.startswith("https:"):
-            # aiohttp's own context may trust no CA (`bridge.base.memory_savings`).
-            options["ssl"] = ssl.create_default_context()
-        if config.server_hostname:
-            options["server_hostname"] = config.server_hostname
-        if config.proxy:
-            options["proxy"] = config.proxy
+            options["ssl"] = config.ssl  # a connection belongs to one context
         return options
 
 
-def new_session() -> aiohttp.ClientSession:
-    """A connection pool without a limit of its own, without cookies and redirects."""
+def new_session(config: ClientConfig, *, rejects_redirects: bool = False) -> aiohttp.ClientSession:
+    """A connection pool without a limit of its own, without cookies. ``rejects_redirects``: those
+    of WebSockets too, for which aiohttp has no option."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=0,  # `RequestLimiter` limits requests.
-            keepalive_timeout=KEEP_IDLE,
-            socket_factory=request_socket,
-        ),
+        connector=ApiConnector(config),
         # `Transport` bounds the rest of a request; aiohttp's own total timeout costs more.
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
+        timeout=aiohttp.ClientTimeout(total=None),
         # Cookies of a load balancer would pin all requests to one API server.
         cookie_jar=aiohttp.DummyCookieJar(),
-        trace_configs=[_without_redirects()],
+        trace_configs=[_without_redirects()] if rejects_redirects else None,
     )
 
 
 def _without_redirects() -> aiohttp.TraceConfig:
-    """Fails a WebSocket handshake that is redirected: aiohttp has no option for that, and would
-    send the command to whatever address the server names."""
+    """Fails a WebSocket handshake that is redirected: it would send the command to whatever address
+    the server names."""
 
     async def reject(_: object, __: object, redirect: aiohttp.TraceRequestRedirectParams) -> None:
         response = redirect.response
@@ -134,3 +130,50 @@ def _without_redirects() -> aiohttp.TraceConfig:
     config = aiohttp.TraceConfig()
     config.on_request_redirect.append(reject)
     return config
+
+
+class ApiConnector(aiohttp.BaseConnector):
+    """The connection pool to the API server of ``config``, without a limit of its own.
+
+    aiohttp's own connector would leave TLS to the event loop, which replies to a hostile server's
+    requests for new keys without a limit, and would parse any number of interim responses at once.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        super().__init__(limit=0, keepalive_timeout=KEEP_IDLE)
+        self._config = config
+
+    async def _create_connection(
+        self,
+        req: ClientRequest,
+        traces: Any,  # noqa: ARG002  # aiohttp's signature
+        timeout: aiohttp.ClientTimeout,  # noqa: ARG002
+    ) -> ResponseHandler:
+        config, key = self._config, req.connection_key
+        if (key.host, key.port) != (config.host, config.port):
+            # The request was made for the previous address, and its credential too.
+            raise aiohttp.ClientConnectionError
+        context = key.ssl if isinstance(key.ssl, ssl.SSLContext) else None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                connection = await connect(config, context=context, make_socket=request_socket)
+        except ssl.SSLCertVerificationError as error:
+            raise aiohttp.ClientConnectorCertificateError(key, error) from error
+        except ssl.SSLError as error:
+            raise aiohttp.ClientConnectorSSLError(key, error) from error
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise aiohttp.ClientConnectorError(key, error) from error
+        protocol = _ResponseHandler(self._loop)
+        connection.hand_over(protocol)
+        return protocol
+
+
+class _ResponseHandler(ResponseHandler):
+    """aiohttp's client protocol, for servers that are not trusted."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if len(self._buffer) > MAX_INTERIM and self.transport is not None:
+            self.transport.abort()

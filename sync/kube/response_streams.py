@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 
 from sync.kube.api_errors import Unauthorized, from_status
 from sync.kube.http2_connection import Http2Response
-from sync.kube.request import CONNECT_TIMEOUT, Query, RequestDefaults
+from sync.kube.request import Query, RequestDefaults
 from sync.kube.shared_connections import SharedConnections
 from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
 
@@ -86,7 +86,7 @@ class StreamTransport(Transport):
 
         async def get(defaults: RequestDefaults) -> aiohttp.ClientResponse | Http2Response:
             headers = defaults.options()["headers"].items()
-            response = await shared.get(defaults.url(path, query), headers, what=f"GET {path}")
+            response = await shared.get(defaults.url(path, query), headers)
             if response is None:
                 return await self._get(path, query, defaults, idle_timeout, read_ahead)
             response.idle_timeout = idle_timeout
@@ -137,9 +137,7 @@ class StreamTransport(Transport):
         *,
         headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle_timeout
-        )
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=idle_timeout)
         return await open_session(self._streams).get(
             defaults.url(path, query),
             timeout=timeout,

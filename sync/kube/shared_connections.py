@@ -40,16 +40,17 @@ class SharedConnections:
     def __repr__(self) -> str:
         return f"<SharedConnections {self._config.side} {len(self._open)}>"
 
-    async def get(
-        self, url: URL, headers: Iterable[tuple[str, str]], *, what: str
-    ) -> Http2Response | None:
+    async def get(self, url: URL, headers: Iterable[tuple[str, str]]) -> Http2Response | None:
         """Sends a GET and waits for the head of the response; None without HTTP/2. Raises
-        `Unreachable`, OSError and ssl.SSLError."""
+        OSError."""
         context = self._config.ssl_http2
         if context is None or self._without_http2 is context:
             return None
         async with self._lock:
-            connection = self._with_room(context) or await self._connect(context, what)
+            if (url.raw_host, url.port) != (self._config.host, self._config.port):
+                # The request was made for the previous address, and its credential too.
+                raise ConnectionAbortedError
+            connection = self._with_room(context) or await self._connect(context)
             if connection is None:
                 return None
             response = connection.get(_encode(url, headers))
@@ -71,11 +72,11 @@ class SharedConnections:
                 return connection
         return None
 
-    async def _connect(self, context: ssl.SSLContext, what: str) -> Http2Connection | None:
+    async def _connect(self, context: ssl.SSLContext) -> Http2Connection | None:
         if self._without_http2 is context:
             return None  # found out while this call waited for the lock
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            raw = await connect(self._config, what, context=context)
+            raw = await connect(self._config, context=context)
             tls = raw.transport.get_extra_info("ssl_object")
             if tls is None or tls.selected_alpn_protocol() != "h2":
                 raw.transport.abort()

@@ -28,6 +28,8 @@ from sync.kube.nested_transport import Buffer, LayeredTransport
 
 #: Bytes per call: four TLS records, one write to the operating system.
 READ_SIZE = 64 * 1024
+#: Bytes after which OpenSSL's replies are counted.
+_PIECE = 32 * 1024
 #: Bytes of OpenSSL's own replies to received data, some 30 each: rejections of renegotiation (TLS
 #: 1.2), which current programs do not request, and new keys (TLS 1.3), which some request after
 #: gigabytes. A peer that does not read them would fill the memory.
@@ -45,6 +47,7 @@ class TlsLayer(LayeredTransport):
         "_eof_sent",
         "_eof_wanted",
         "_error",
+        "_fed",
         "_incoming",
         "_is_lost",
         "_loop",
@@ -94,6 +97,7 @@ class TlsLayer(LayeredTransport):
         self._error: Exception | None = None
         self._paused = False  # by the protocol above
         self._unread = memoryview(b"")  # the connection below is paused until it is decrypted
+        self._fed = 0  # bytes that OpenSSL got in this turn
         self._continues = False
         self._is_lost = False
         self._replies = 0
@@ -115,17 +119,27 @@ class TlsLayer(LayeredTransport):
             self._unread = memoryview(b"".join((self._unread, data)))
             return
         self._unread = memoryview(data)
-        self._read_piece()
-        if self._unread and not self._closing:
+        self._advance()
+
+    def _advance(self) -> None:
+        """Handles `READ_SIZE` of the received bytes, and the next ones in the loop's next
+        iteration."""
+        self._fed = 0
+        if self._above is not None or self._handshake():
+            self._read()
+        if self._unread and not (self._paused or self._closing):
             self._lower.pause_reading()
             self._continue_soon()
 
-    def _read_piece(self) -> None:
-        # OpenSSL keeps its largest buffer for the life of the connection.
-        self._incoming.write(self._unread[:READ_SIZE])
-        self._unread = self._unread[READ_SIZE:]
-        if self._above is not None or self._handshake():
-            self._read()
+    def _feed(self) -> bool:
+        """Passes received bytes to OpenSSL; returns whether there were any for this turn. (OpenSSL
+        keeps its largest buffer for the life of the connection.)"""
+        if not self._unread or self._fed >= READ_SIZE:
+            return False
+        self._incoming.write(self._unread[:_PIECE])
+        self._unread = self._unread[_PIECE:]
+        self._fed += _PIECE
+        return True
 
     def eof_received(self) -> bool:
         self._received_end = True
@@ -140,7 +154,7 @@ class TlsLayer(LayeredTransport):
         # A reset must not discard data that arrived before it, even if reading is paused.
         self._is_lost, self._paused = True, False
         while self._unread and not self._closing:
-            self._read_piece()
+            self._advance()
         if self._above is None:
             self._set_error(exc or ConnectionResetError("the peer closed the connection"))
             return
@@ -156,10 +170,14 @@ class TlsLayer(LayeredTransport):
         if self._closing:
             return False
         try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._flush()
-            return False
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    if not self._feed():
+                        self._flush()
+                        return False
         except (ssl.SSLError, ssl.CertificateError) as error:
             self._fail(error)
             return False
@@ -208,10 +226,10 @@ class TlsLayer(LayeredTransport):
             above.data_received(data)
         if self._closing:
             return
-        self._replies += self._outgoing.pending
-        if self._replies > MAX_REPLIES:
+        if self._replies_exceed():
             self._fail(ConnectionAbortedError("the peer requests new TLS keys too often"))
             return
+        self._replies += self._outgoing.pending
         self._flush()
         if self._eof_wanted:
             self._send_eof()
@@ -228,12 +246,18 @@ class TlsLayer(LayeredTransport):
             self._fail(self._error)
             return b""
         try:
-            while size < READ_SIZE and (part := self._tls.read(READ_SIZE)):
-                parts.append(part)  # one record, 16 KiB at most
+            while size < READ_SIZE:
+                try:
+                    part = self._tls.read(READ_SIZE)  # one record, 16 KiB at most
+                except ssl.SSLWantReadError:
+                    if self._replies_exceed() or not self._feed():
+                        break
+                    continue
+                if not part:
+                    self._received_end = True
+                    break
+                parts.append(part)
                 size += len(part)
-            self._received_end = self._received_end or size < READ_SIZE
-        except ssl.SSLWantReadError:
-            pass
         except ssl.SSLZeroReturnError:
             self._received_end = True
         except ssl.SSLError as error:
@@ -241,6 +265,9 @@ class TlsLayer(LayeredTransport):
             if not parts:
                 self._fail(error)
         return b"".join(parts)
+
+    def _replies_exceed(self) -> bool:
+        return self._replies + self._outgoing.pending > MAX_REPLIES
 
     def pause_reading(self) -> None:
         """Stops calls of `data_received` until `resume_reading`. May be called twice."""
@@ -261,15 +288,9 @@ class TlsLayer(LayeredTransport):
 
     def _continue(self) -> None:
         self._continues = False
-        if self._above is not None and not (self._paused or self._closing):
-            self._read()
-        if self._unread and not (self._paused or self._closing):
-            self._read_piece()
-        if self._paused or self._closing:
-            return
-        if self._unread:
-            self._continue_soon()
-        else:
+        if not (self._paused or self._closing):
+            self._advance()
+        if not (self._unread or self._paused or self._closing):
             self._lower.resume_reading()
 
     def is_reading(self) -> bool:

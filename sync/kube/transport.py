@@ -105,9 +105,9 @@ class Transport:
         return self.config.side
 
     async def __aenter__(self) -> Self:
-        self._requests = new_session()
+        self._requests = new_session(self.config)
         # Watches and streams are long-lived: a request must not queue behind one.
-        self._streams = new_session()
+        self._streams = new_session(self.config, rejects_redirects=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
