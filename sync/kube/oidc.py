@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote_plus
+from weakref import WeakValueDictionary
 
 import aiohttp
 import cachetools
@@ -51,9 +52,13 @@ class RenewedTokens:
     them: two kubeconfigs with the same user must not use a refresh token twice."""
 
     def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        """Held while a refresh token is used."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._known: cachetools.LRUCache[str, tuple[str, str]] = cachetools.LRUCache(MAX_KNOWN)
+
+    def lock(self, refresh_token: str) -> asyncio.Lock:
+        """Held while this refresh token of a kubeconfig, or its successor, is used: an issuer that
+        does not answer delays its own users only."""
+        return self._locks.setdefault(refresh_token, asyncio.Lock())
 
     def newest(self, refresh_token: str, token: str) -> tuple[str, str]:
         """The refresh token and the ID token that replaced these."""
@@ -66,7 +71,7 @@ class RenewedTokens:
 
 async def id_token(file: Path, config: Object, renewed: RenewedTokens) -> str:
     """The ID token of the provider, renewed if it has expired. Raises OidcError."""
-    async with renewed.lock:
+    async with renewed.lock(str(config.get("refresh-token") or "")):
         return await _id_token(file, config, renewed)
 
 

@@ -169,6 +169,27 @@ async def test_two_clusters_with_one_user_use_a_refresh_token_once(
     assert issuer.given == 1
 
 
+async def test_issuer_that_hangs_delays_no_other_user(issuer: Issuer, tmp_path: Path) -> None:
+    connected, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await ended.wait()
+        writer.transport.abort()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as silent:
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        slow = config(issuer, **{"idp-issuer-url": url, "refresh-token": "another"})
+        reading = asyncio.create_task(read(write(tmp_path / "slow", slow)))
+        await connected.wait()
+        began = asyncio.get_running_loop().time()
+        await read(write(tmp_path / "config", config(issuer)))
+        assert asyncio.get_running_loop().time() - began < 1
+        ended.set()
+        with pytest.raises(ClientConfigError):
+            await reading
+
+
 async def test_symlinked_kubeconfig_is_written_at_its_target(
     issuer: Issuer, tmp_path: Path
 ) -> None:
