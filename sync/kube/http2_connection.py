@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -22,6 +23,8 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from multidict import CIMultiDict
+
+from sync.base import clock
 
 #: Streams of one connection, at most: what Go's HTTP/2 client assumes of a server that states no
 #: limit, and the limit of API servers (--http2-max-streams-per-connection in k8s.io/apiserver). The
@@ -36,9 +39,9 @@ _HEADER_LIMIT = 2**16
 #: Bytes that wait to be sent: hundreds of requests. A server that sends pings and does not read the
 #: replies could otherwise fill the memory.
 UNSENT_LIMIT = 2**20
-#: Frames that carry no response, in one `_SLICE`: a server sends settings once, and few pings. A
-#: flood of them would take the event loop's time.
-CONTROL_FRAMES = 100
+#: Frames without a part of a response, in one `_SLICE` or second: a server sends settings once, few
+#: pings, and one end for each response. A flood of them would take the event loop's time.
+CONTROL_FRAMES = 250
 #: Bytes that are parsed at once: one TLS record.
 _SLICE = 2**14
 #: The window of a new connection (RFC 9113, section 6.9.2).
@@ -49,6 +52,11 @@ _SETTINGS = {
     SettingCodes.MAX_HEADER_LIST_SIZE: _HEADER_LIMIT,
 }
 
+#: The size of a frame's head, and two of the types in it (RFC 9113, sections 4.1 and 6).
+_HEAD, _DATA, _HEADERS = 9, 0, 1
+
+#: Other numbers would become labels of metrics.
+_STATUS = re.compile("[1-5][0-9][0-9]")
 _RESET = "the server reset the stream"
 _CLOSED = "the server closed the connection"
 
@@ -131,7 +139,7 @@ class Http2Response:
         for name, value in headers:
             self.headers.add(name.decode("latin-1"), value.decode("latin-1"))
         status = self.headers.get(":status", "")
-        self.status = int(status) if status.isdecimal() else 0
+        self.status = int(status) if _STATUS.fullmatch(status) else 0
         if not self.status:
             self.failed(OSError(errno.EPROTO, "the response has no status"))
         self._notify()
@@ -167,6 +175,7 @@ class Http2Connection(asyncio.Protocol):
         self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
         self._transport: asyncio.Transport | None = None
         self._responses: dict[int, Http2Response] = {}
+        self._frames = _FrameHeads()
         self._settings: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -220,11 +229,13 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for start in range(0, len(data), _SLICE):
-                events = self._h2.receive_data(data[start : start + _SLICE])
-                if sum(map(self._handle, events)) > CONTROL_FRAMES:
+                part = data[start : start + _SLICE]
+                if self._frames.is_flooded_by(part):
                     message = "the server floods the connection with control frames"
                     self._break(OSError(errno.EPROTO, message))
                     return
+                for event in self._h2.receive_data(part):
+                    self._handle(event)
         except H2Error as error:
             # The name alone: the text may quote what the server sent.
             message = f"the server violates HTTP/2 ({type(error).__name__})"
@@ -241,8 +252,7 @@ class Http2Connection(asyncio.Protocol):
 
     # -- events ----------------------------------------------------------------------------
 
-    def _handle(self, event: h2_events.Event) -> bool:
-        """Handles an event; returns whether it is about no response."""
+    def _handle(self, event: h2_events.Event) -> None:
         match event:
             case h2_events.RemoteSettingsChanged():
                 if not self._settings.done():
@@ -259,9 +269,6 @@ class Http2Connection(asyncio.Protocol):
             case h2_events.StreamEnded():
                 if (response := self._responses.pop(event.stream_id, None)) is not None:
                     response.ended()
-            case _:
-                return True
-        return False
 
     def _data_received(self, event: h2_events.DataReceived) -> None:
         response = self._responses.get(event.stream_id)
@@ -307,3 +314,35 @@ class Http2Connection(asyncio.Protocol):
             if self._transport.get_write_buffer_size() > UNSENT_LIMIT:
                 message = "the server sends frames without reading the replies"
                 self._break(OSError(errno.EPROTO, message))
+
+
+class _FrameHeads:
+    """Counts the frames that arrive by their heads: h2 reports nothing of some."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0  # bytes of the frame's payload
+        self._count = self._size = 0
+        self._since = 0.0
+
+    def is_flooded_by(self, data: bytes) -> bool:
+        """Whether more than `CONTROL_FRAMES` have no part of a response."""
+        now = clock.now()
+        if self._size > _SLICE or now - self._since > 1.0:
+            self._count, self._size, self._since = 0, 0, now
+        self._size += len(data)
+        at = 0
+        while at < len(data):
+            if self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+            else:
+                step = _HEAD - len(self._head)
+                self._head += data[at : at + step]
+                if len(self._head) == _HEAD:
+                    self._left = int.from_bytes(self._head[:3], "big")
+                    kind = self._head[3]
+                    self._count += kind != _HEADERS and not (kind == _DATA and self._left)
+                    self._head = b""
+            at += step
+        return self._count > CONTROL_FRAMES

@@ -4,8 +4,18 @@ them."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from http import HTTPStatus
 
 from sync.base.histograms import Histogram
+
+
+def code_label(status: int) -> str:
+    """The status code; of one that is not registered its class (``5xx``), so that a server cannot
+    add labels."""
+    return str(status) if status in _REGISTERED else f"{status // 100 % 10}xx"
+
+
+_REGISTERED = frozenset(HTTPStatus)
 
 
 class RequestMetrics:

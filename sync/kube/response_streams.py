@@ -18,6 +18,7 @@ from multidict import CIMultiDict
 from sync.kube.api_errors import Unauthorized, from_status
 from sync.kube.http2_connection import Http2Response
 from sync.kube.request import Query, RequestDefaults
+from sync.kube.request_metrics import code_label
 from sync.kube.shared_connections import SharedConnections
 from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
 
@@ -112,7 +113,7 @@ class StreamTransport(Transport):
             with self._connection_errors(what):
                 async with asyncio.timeout(answer_timeout):
                     response = await get(defaults)
-            self.metrics.streams[str(response.status)] += 1
+            self.metrics.streams[code_label(response.status)] += 1
             try:
                 if response.status < 300:
                     yield response

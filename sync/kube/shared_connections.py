@@ -90,6 +90,10 @@ class SharedConnections:
             except BaseException:
                 connection.abort()
                 raise
+        if not connection.has_room:  # the server permits no streams
+            connection.abort()
+            self._without_http2 = context
+            return None
         return connection
 
     def _ended(self, connection: Http2Connection) -> None:

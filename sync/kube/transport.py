@@ -40,7 +40,7 @@ from sync.kube.http2_connection import Http2Response
 from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
-from sync.kube.request_metrics import RequestMetrics
+from sync.kube.request_metrics import RequestMetrics, code_label
 from sync.kube.response_limits import (
     BODY_LIMIT,
     TEXT_LIMIT,
@@ -275,7 +275,7 @@ class Transport:
                     self.limiter.leave(flow, method, took, throttled=throttled)
                     if request.turn is None:
                         turn.release()
-            code = str(response.status)
+            code = code_label(response.status)
             self.config.server_clock.update(response.headers.get("Date"))
         except _CONNECTION_FAILURES as error:
             if fence is not None and not fence.is_open:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sync.base.histograms import Histogram
-from sync.kube.api_errors import NotFound, Unreachable
+from sync.kube.api_errors import ApiError, NotFound, Unreachable
 from sync.kube.api_resources import PODS
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
@@ -43,6 +43,21 @@ async def test_requests_are_counted_by_method_and_code(
         ("GET", "404"): 1,
         ("GET", "none"): 1,
     }
+
+
+async def test_a_server_adds_no_labels_by_its_status_codes(
+    home_api: FakeApi, client_for: ClientFor
+) -> None:
+    client = await client_for(home_api, "home")
+    for code in (520, 599, 429, 777):
+        home_api.fail(Fault("GET", code=code, times=None))
+        with pytest.raises(ApiError):
+            await client.request("GET", PODS.path(), retry_on_throttle=False)
+        with pytest.raises(ApiError):
+            async with client.stream("/api/v1/pods"):
+                pass
+        home_api.heal()
+    assert {code for _, code in client.metrics.answered} == {"429", "5xx", "7xx"}
 
 
 def test_histogram_with_other_bounds() -> None:

@@ -78,9 +78,57 @@ async def test_pings_without_reading_the_replies_end_the_connection(
         for _ in range(30):
             if not pair.transport.aborted:
                 pair.client.data_received(PING * at_once)
+                await asyncio.sleep(1.1)
     assert pair.ended == [pair.client]
     with pytest.raises(OSError, match=why):
         await pair.response.readany()
+
+
+#: Frames without a part of a response: settings, an empty piece of a body, the end of a response
+#: that is unknown, and a frame of an unknown type.
+_CONTROL = [
+    b"\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+    b"\x00\x00\x00\x00\x00\x00\x00\x00\x01",
+    b"\x00\x00\x04\x03\x00\x00\x00\x00\x01" + bytes(4),
+    b"\x00\x00\x00\xff\x00\x00\x00\x00\x00",
+]
+
+
+@pytest.mark.parametrize("frame", _CONTROL)
+@pytest.mark.parametrize("cut", [1, 1000, 100_000])
+async def test_floods_of_frames_without_a_response_end_the_connection(
+    frame: bytes, cut: int
+) -> None:
+    pair = Pair()
+    pair.server.send_headers(1, [(":status", "200")])
+    pair.pass_on()
+    flood = frame * 3_000
+    for start in range(0, len(flood), cut):
+        if not pair.transport.aborted:
+            pair.client.data_received(flood[start : start + cut])
+    assert pair.ended == [pair.client]
+
+
+async def test_pings_of_a_whole_day_do_not_end_the_connection() -> None:
+    pair = Pair()
+    for _ in range(3_000):
+        await asyncio.sleep(30)
+        pair.client.data_received(PING)
+        pair.transport.take()
+    assert pair.ended == []
+
+
+@pytest.mark.parametrize(
+    "status", ["0", "99", "600", "6000", "2000000", "\u0662\u0660\u0660", "-1"]
+)
+async def test_response_without_a_valid_status_fails(status: str) -> None:
+    pair = Pair()
+    raw = [(b":status", status.encode())]
+    pair.server.config.validate_outbound_headers = False
+    pair.server.send_headers(1, raw)
+    pair.pass_on()
+    with pytest.raises(OSError, match="status"):
+        await pair.response.head()
 
 
 async def test_single_bytes_are_buffered_as_bytes() -> None:

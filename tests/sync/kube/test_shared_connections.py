@@ -204,6 +204,18 @@ async def test_a_server_without_http2_gets_http1(
     assert len(handshakes) == 1
 
 
+async def test_a_server_that_permits_no_streams_gets_http1(
+    home_api: FakeApi, authority: Authority, connect: Connect
+) -> None:
+    tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
+    async with Http2Gateway(home_api, tls, max_streams=0) as gateway:
+        client = await connect(gateway.url)
+        for _ in range(5):
+            async with client.shared_stream(PATH, query=WATCH) as response:
+                assert not isinstance(response, Http2Response)
+        await home_api.until(lambda: not gateway.connections)
+
+
 async def test_an_informer_follows_over_http2_and_after_a_cut(
     gateway: Http2Gateway, connect: Connect
 ) -> None:
