@@ -10,7 +10,6 @@ connections form one `Tunnel` until either ends; both are closed however the req
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 from aiohttp import web
@@ -34,6 +33,7 @@ from bridge.kubelet.query_options import (
 from bridge.kubelet.routing import RoutedRequest
 from bridge.kubelet.stream_audit import audit_headers
 from bridge.kubelet.stream_limits import Stream
+from bridge.net.http_server import HttpConnection
 from bridge.net.splice import Tunnel
 from sync.kube import http1
 from sync.kube.api_errors import KubeError
@@ -96,7 +96,7 @@ async def _tunnel(
     if transport is None or transport.is_closing():
         upgraded.close()
         raise ConnectionResetError("the client has disconnected")
-    server = cast("asyncio.Protocol", transport.get_protocol())
+    server = cast("HttpConnection", transport.get_protocol())
     tunnel = Tunnel(stream.count_bytes)
     stream.end = tunnel.close
     try:
@@ -105,6 +105,8 @@ async def _tunnel(
         tunnel.client.write(_switching_protocols(upgraded.head))
         transport.resume_reading()
         upgraded.take(tunnel.remote)
+        if rest := server.take_rest():  # the client has not waited for the response
+            tunnel.client.data_received(rest)
         await tunnel.run()
     finally:
         upgraded.close()

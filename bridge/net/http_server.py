@@ -4,6 +4,7 @@
   which may hold a token, in its response and its log, and anyone who connects could fill the log.
   So do requests of HTTP versions that aiohttp parses and does not speak.
 - Bodies are not decompressed.
+- A defect of a handler is logged without the message of its exception.
 - A handler that fails because its client has disconnected is no defect, and is not logged.
 - A head has limited size. One request is parsed ahead of the handler, and then nothing is read.
 - The larger heads of all connections, and of the requests that they began, have a memory budget.
@@ -24,6 +25,7 @@ from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from bridge.net.memory_budget import MemoryBudget, MemoryShare
+from sync.base.exception_summary import traced_summary
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -37,6 +39,8 @@ LARGE_HEADS = 8 * 2**20
 
 #: Bytes of a body that are read before the handler asks for them: aiohttp's default.
 _BODY_BUFFER = 2**16
+#: The end of a head.
+_END = b"\r\n\r\n"
 #: Key of a request whose HTTP version is not supported.
 _OTHER_VERSION = web.RequestKey("other_version", bool)
 #: Errors in what a caller sent.
@@ -67,12 +71,12 @@ class HttpServer(web.Server):
         self.large_heads = MemoryBudget(LARGE_HEADS)
 
     def __call__(self) -> web.RequestHandler:
-        return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
+        return HttpConnection(self, loop=asyncio.get_running_loop(), **self._options)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if _OTHER_VERSION in request:
             return _bad_request()
-        connection = cast("_Connection", request.protocol)
+        connection = cast("HttpConnection", request.protocol)
         connection.hold_head_of_request(_head_size(request.raw_path, request.raw_headers))
         try:
             return await self._handler(request)
@@ -105,10 +109,10 @@ def _bad_request() -> web.Response:
 
 
 class _RequestParser(HttpRequestParser):
-    """Parses one request ahead of the handler. ``hold`` is called with the size of its head, and
-    raises HttpProcessingError if it is too large."""
+    """Parses one request ahead of the handler, and nothing that follows a request for an upgrade.
+    The connection's `hold_head` gets the size of the head, as far as it has arrived."""
 
-    def __init__(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: HttpConnection, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
             connection,
             loop,
@@ -123,24 +127,50 @@ class _RequestParser(HttpRequestParser):
         self._hold = connection.hold_head
         self._size = 0
         self._body: StreamReader | None = None
+        # The next requests, and the last bytes of what was parsed, in which a head may end.
+        self._unparsed = self._last = b""
 
     def feed_data(self, data: bytes) -> Any:  # type: ignore[override]  # so aiohttp calls it
-        messages, upgraded, rest = super().feed_data(data)
-        if messages:
-            head, self._body = messages[-1]
-            self._size = 0
-            self._hold(_head_size(head.path, head.raw_headers))
-        elif self._body is None or self._body.is_eof():
-            self._size += len(data)
+        if self._body is not None and not self._body.is_eof():
+            return super().feed_data(data)
+        data, self._unparsed = self._unparsed + data, b""
+        while True:
+            part, data = self._split_after_head(data)
+            messages, upgraded, rest = super().feed_data(part)
+            if messages:
+                break
+            self._size += len(part)
             self._hold(self._size)
+            if not data:
+                return messages, upgraded, rest
+        self._size = 0
+        head, self._body = messages[0]
+        self._hold(_head_size(head.path, head.raw_headers))
+        if not self._body.is_eof():
+            _, upgraded, rest = super().feed_data(data)
+        elif head.upgrade:
+            super().feed_data(b"")  # aiohttp drops what it gets with the head
+            upgraded, rest = True, data
+            self._hold(0)  # there is no next head; the request holds this one
+        else:
+            self._unparsed = data
         return messages, upgraded, rest
+
+    def _split_after_head(self, data: bytes) -> tuple[bytes, bytes]:
+        at = (self._last + data).find(_END)
+        if at < 0:
+            self._last = (self._last + data)[1 - len(_END) :]
+            return data, b""
+        at += len(_END) - len(self._last)
+        self._last = b""
+        return data[:at], data[at:]
 
 
 def _head_size(path: str, headers: Iterable[tuple[bytes, bytes]]) -> int:
     return len(path) + sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
 
 
-class _Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """The protocol of one connection."""
 
     __slots__ = ("_max_head", "_next_head", "_share", "_this_head")
@@ -161,6 +191,12 @@ class _Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         self._share.hold(0)
+
+    def take_rest(self) -> bytes:
+        """The bytes that have arrived after a request for an upgrade, for the protocol that takes
+        the connection over."""
+        rest, self._message_tail = self._message_tail, b""
+        return rest
 
     def hold_head(self, size: int) -> None:
         """The head that the parser has, completely or not, has this size."""
@@ -195,6 +231,10 @@ class _Connection(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         return _bad_request()
 
-    def log_exception(self, *args: Any, **kw: Any) -> None:
-        if not isinstance(kw.get("exc_info"), _CALLER_ERRORS):
-            super().log_exception(*args, **kw)
+    def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ARG002
+        error = kw.get("exc_info")
+        if isinstance(error, _CALLER_ERRORS):
+            return
+        # A message, of the exception too, can quote an object or a credential.
+        where = traced_summary(error) if isinstance(error, BaseException) else "no response"
+        log.error("a request failed by a defect in the bridge; please report it: %s", where)

@@ -22,6 +22,8 @@ T = TypeVar("T")
 MAX_ATTEMPTS = 10
 #: Bounds of a wait, in seconds.
 MIN_DELAY, MAX_DELAY = 0.5, 30.0
+#: Seconds of a ``Retry-After`` that is passed on to a caller; a number of 400 digits is infinite.
+MAX_RETRY_AFTER = 86_400.0
 
 
 async def retry_throttled(attempt: Callable[[], Awaitable[T]], first: Throttled) -> T:
@@ -66,6 +68,6 @@ def is_throttled(status: int, headers: Mapping[str, str]) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds in ``Retry-After``; None without the header, and for a date."""
+    """Seconds in ``Retry-After``, a day at most; None without the header, and for a date."""
     value = headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() else None
+    return min(float(value), MAX_RETRY_AFTER) if value.isdecimal() else None

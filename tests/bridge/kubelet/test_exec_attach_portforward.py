@@ -175,6 +175,25 @@ async def test_data_after_the_head_is_forwarded(harness: KubeletHarness) -> None
     writer.close()
 
 
+@pytest.mark.parametrize("size", [5, 500_000])
+async def test_data_before_the_response_is_forwarded(harness: KubeletHarness, size: int) -> None:
+    async def handler(request: UpgradeRequest) -> None:
+        await asyncio.sleep(1.0)
+        await echo(request)
+
+    harness.remote.handler = handler
+    early, late = os.urandom(size), b"late"
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context("apiserver")
+    )
+    head = f"POST {EXEC} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+    writer.write(head.encode() + early)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    writer.write(late)
+    assert await reader.readexactly(size + len(late)) == early + late
+    writer.close()
+
+
 async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> None:
     sent = 0
 

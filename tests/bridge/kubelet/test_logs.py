@@ -214,3 +214,17 @@ async def test_logs_of_a_skipped_pod_get_its_reason(harness: KubeletHarness) -> 
         assert response.status == 400
         assert "DaemonSetSkipped: nothing runs" in await response.text()
     assert not harness.remote.requests
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+async def test_retry_after_of_the_remote_is_a_day_at_most(
+    harness: KubeletHarness, digits: int
+) -> None:
+    async def handler(request: UpgradeRequest) -> None:
+        head = b"HTTP/1.1 429 Busy\r\nRetry-After: %s\r\nContent-Length: 2\r\n\r\n{}"
+        await request.send(head % (b"9" * digits))
+
+    harness.remote.handler = handler
+    async with harness.session() as session, session.get(LOG) as response:
+        assert response.status == 429
+        assert response.headers["Retry-After"] == "86400"

@@ -32,7 +32,8 @@ def test_throttled_responses(status: int, headers: dict[str, str], expected: boo
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [("2", 2.0), ("", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
+    ("value", "expected"),
+    [("2", 2.0), ("", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("9" * 400, 86_400.0)],
 )
 def test_retry_after_in_seconds_counts(value: str, expected: float | None) -> None:
     assert retry_after({"Retry-After": value}) == expected
