@@ -35,7 +35,7 @@ from bridge.pod_metrics import metrics_api_client
 from bridge.pod_metrics.kubelet_scraper import KubeletScraper, ScrapeResult
 from bridge.pod_metrics.metrics_api_client import MetricsApiSource
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
-from bridge.pod_metrics.stats_summary_builder import summary, usages
+from bridge.pod_metrics.stats_summary_builder import is_valid, summary, usages
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, uid_of
 from translators.ownership_labels import Origin
@@ -230,7 +230,7 @@ def _parse_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Ob
     answer = orjson.loads(body)
     if not isinstance(answer, dict):
         raise ValueError("the response is not a stats summary")  # noqa: TRY004  # the contract
-    return stats_summary.relabel_stats(answer, pods)
+    return [it for it in stats_summary.relabel_stats(answer, pods) if is_valid(it)]
 
 
 def _samples(families: Families, name: str) -> Iterator[Sample]:

@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from bridge.kubelet.pod_lookup import PodDirectory
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.pod_metrics.kubelet_scraper import TOTAL_TIMEOUT
-from bridge.pod_metrics.node_usage import MIN_BYTES, MIN_SECONDS, PodUsage
+from bridge.pod_metrics.node_usage import (
+    MAX_BYTES,
+    MAX_MILLISECONDS,
+    MIN_BYTES,
+    MIN_SECONDS,
+    PodUsage,
+)
 from bridge.pod_metrics.stats_summary_builder import cpu_stats, memory_stats, timestamp
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import POD_METRICS
@@ -40,6 +46,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which an answer serves all paths.
 CACHE_SECONDS = 1.0
+#: Limits of a sample: CPU seconds per second, and the seconds of a window.
+MAX_CORES, MAX_WINDOW = 1e6, 86_400.0
 #: The families of a kubelet that metrics-server and people use
 #: (pkg/kubelet/metrics/collectors/resource_metrics.go).
 _FAMILIES = (
@@ -172,12 +180,16 @@ class RateIntegrator:
     def _add_pod(self, item: Object, home: Origin) -> PodCounters:
         at = round(parse_time(str(item["timestamp"])).timestamp() * 1000)
         window = duration(str(item["window"]))
+        if not (0 <= at < MAX_MILLISECONDS and window < MAX_WINDOW):
+            raise ValueError("the time is not valid")
         containers = []
         for container in item.get("containers") or ():
             used = container["usage"]
             name = str(container["name"])
             cores = float(quantity.parse_quantity(used["cpu"]))
             memory = max(float(quantity.parse_quantity(used["memory"])), MIN_BYTES)
+            if not (0 <= cores < MAX_CORES and memory < MAX_BYTES):
+                raise ValueError("the usage is not valid")
             counter = self._counter((home.uid, name), cores=cores, at=at, window=window)
             containers.append(
                 ContainerCounters(name, counter.seconds, cores, memory, counter.since)

@@ -24,12 +24,26 @@ MIN_BYTES = 1
 MAX_CLOCK_SKEW = 10_000
 
 
+#: Limits of a sample: more would make the sums meaningless. A thousand years of a hundred thousand
+#: cores, 2**60 bytes, and the year 3000.
+MAX_SECONDS, MAX_BYTES, MAX_MILLISECONDS = 1e15, 2.0**60, 32_503_680_000_000
+
+
 class PodUsage(NamedTuple):
     uid: str
     cpu_seconds: float
     milliseconds: int
     """The time of the sample, since 1970."""
     memory_bytes: float
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the sample can be added up: it is not NaN, infinite or absurd."""
+        return (
+            0 <= self.cpu_seconds < MAX_SECONDS
+            and 0 <= self.memory_bytes < MAX_BYTES
+            and 0 <= self.milliseconds < MAX_MILLISECONDS
+        )
 
 
 class NodeUsage:
@@ -74,7 +88,7 @@ class NodeUsage:
         """Adds the samples of a response built at ``now``, in milliseconds since 1970.
 
         ``present`` are all pods that exist, with the time when each was scheduled in the remote;
-        pods without a sample are remembered.
+        pods without a sample are remembered. Invalid samples are skipped.
         """
         before = math.inf if self._last_response is None else self._last_response - MAX_CLOCK_SKEW
         for uid, scheduled in present.items():
@@ -83,6 +97,8 @@ class NodeUsage:
         newest: int | None = None
         memory = 0.0
         for sample in samples:
+            if not sample.is_valid:
+                continue
             memory += sample.memory_bytes
             newest = max(newest or 0, sample.milliseconds)
             self.cpu_seconds += self._usage_since_last(sample)

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+import orjson
+
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
 from translators.object_accessors import Object
 from translators.timestamps import format_time, parse_time
+
+#: A million cores.
+MAX_NANO_CORES = 1e15
 
 
 def timestamp(milliseconds: int) -> str:
@@ -42,6 +47,16 @@ def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
             at = round(parse_time(str(cpu["time"])).timestamp() * 1000) + 999
             used = float(memory.get("workingSetBytes") or 0)
             yield PodUsage(str(pod["podRef"]["uid"]), nanoseconds / 1e9, at, used)
+
+
+def is_valid(pod: Object) -> bool:
+    """Whether these PodStats can be added up and written."""
+    try:
+        orjson.dumps(pod)  # limits the depth
+        cores = (pod.get("cpu") or {}).get("usageNanoCores") or 0
+        return 0 <= cores < MAX_NANO_CORES and all(it.is_valid for it in usages([pod]))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        return False
 
 
 def summary(pods: list[Object], *, node: str, usage: NodeUsage, since: int, now: int) -> Object:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import aiohttp
 import pytest
@@ -45,6 +48,8 @@ class Kubelets:
     silent: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     garbled: bytes | None = None
+    worse: Object = field(default_factory=dict)
+    """Parts of the statistics of pod ``b``."""
 
     async def __call__(self, request: web.Request) -> web.Response:
         _, node, _, path = request.path.removeprefix("/api/v1").split("/", 4)[1:]
@@ -79,6 +84,7 @@ class Kubelets:
         memory = {"time": time, "workingSetBytes": 1000}
         refs = [{"namespace": where, "name": pod, "uid": "theirs"} for where, pod in KUBELET_PODS]
         pods = [{"podRef": ref, "cpu": cpu, "memory": memory} for ref in refs]
+        pods[1] |= self.worse
         return {"node": {"nodeName": node}, "pods": pods}
 
 
@@ -283,6 +289,52 @@ async def test_summary_is_that_of_the_virtual_node(two: Clusters, there: Kubelet
         ("/api/v1/nodes/worker/proxy/stats/summary", {}),
         ("/api/v1/nodes/worker/proxy/stats/summary", {"only_cpu_and_memory": "true"}),
     ]
+
+
+TIME = "1970-01-01T00:00:01Z"
+DEEP: Any = []
+for _ in range(300):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "worse",
+    [
+        {"cpu": [1]},
+        {"cpu": {"time": "soon", "usageCoreNanoSeconds": 1}},
+        {"cpu": {"time": "9999-12-31T23:59:59Z", "usageCoreNanoSeconds": 1}},
+        {"cpu": {"time": TIME, "usageCoreNanoSeconds": "1"}},
+        {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1e300}},
+        {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1, "usageNanoCores": [1]}},
+        {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1, "usageNanoCores": 1e300}},
+        {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1}, "memory": {"workingSetBytes": [1]}},
+        {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1}, "memory": {"workingSetBytes": -1}},
+        {"more": DEEP},
+    ],
+)
+async def test_malformed_statistics_of_a_pod_cost_that_pod_alone(
+    two: Clusters, there: Kubelets, worse: Object
+) -> None:
+    there.worse = worse
+    async with running(two, "worker", "worker") as (_, __, session):
+        found = json.loads(await read(session, "/stats/summary"))
+    assert [it["podRef"]["name"] for it in found["pods"]] == ["a"]
+    assert found["node"]["memory"]["workingSetBytes"] == 1000
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e300])
+async def test_malformed_samples_do_not_remain_in_the_node_usage(
+    two: Clusters, there: Kubelets, seconds: float
+) -> None:
+    async with running(two, "worker") as (_, __, session):
+        await read(session)
+        there.seconds, there.at = seconds, 2000
+        await read(session)
+        there.seconds, there.at = 12.0, 3000
+        assert value(await read(session), "node_cpu_usage_seconds_total") == pytest.approx(2, 0.01)
+        there.at = 10**20
+        await read(session)
+        await read(session, "/stats/summary")
 
 
 def queries(two: Clusters) -> list[tuple[str, dict[str, str]]]:

@@ -100,7 +100,12 @@ def test_unmanaged_pods_and_malformed_items_are_skipped() -> None:
     odd = [
         pod_metrics(0, name="unmanaged"),
         pod_metrics(0, "much"),
+        pod_metrics(0, "1e30"),
+        pod_metrics(0, "-1"),
         pod_metrics(0, window="soon"),
+        pod_metrics(0, window="9" * 400 + "s"),
+        pod_metrics(0, window="999999h"),
+        pod_metrics(0, timestamp="9999-12-31T23:59:59Z"),
         pod_metrics(0, timestamp="now"),
         pod_metrics(0, containers=[{"name": "main"}]),
         {"metadata": {"name": "web", "namespace": "shop-h"}},
