@@ -123,9 +123,8 @@ class FleetWatch:
     # -- views -----------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        stale, self._stale = self._stale, set()
-        for name in stale:
-            remote = self._remotes.get(name)
+        while self._stale:
+            remote = self._remotes.get(self._stale.pop())
             if remote is None:
                 continue
             view = _printable(self._build(remote))
@@ -275,10 +274,12 @@ class FleetWatch:
         path = f"{NODES.path(name, subresource='proxy')}/metrics"
         try:
             async with asyncio.timeout(status_client.TIMEOUT_SECONDS):
-                body = await self._home.read(path, timeout=status_client.TIMEOUT_SECONDS)
+                body = await self._home.read(
+                    path, timeout=status_client.TIMEOUT_SECONDS, limit=MAX_METRICS
+                )
         except (KubeError, TimeoutError):
             return None
-        return read_counters(body[:MAX_METRICS].decode(errors="replace"))
+        return read_counters(body.decode(errors="replace"))
 
 
 def _lag(answer: Object) -> float | None:

@@ -43,10 +43,18 @@ def build_remote(status: Object) -> Object:
             "remote": str((clusters.get("remote") or {}).get("version") or ""),
         },
         "server": str((clusters.get("remote") or {}).get("server") or ""),
-        "started": bridge.get("started"),
-        "lag": bridge.get("lagSeconds"),
-        "errors": list(bridge.get("errors") or ())[:MAX_ERRORS],
+        "started": _scalar(bridge.get("started")),
+        "lag": _scalar(bridge.get("lagSeconds")),
+        "errors": [
+            {key: _scalar(value) for key, value in it.items()}
+            for it in list(bridge.get("errors") or ())[:MAX_ERRORS]
+        ],
     }
+
+
+def _scalar(value: object) -> str | float | None:
+    """The text or number; None for anything else that another program may send."""
+    return value if isinstance(value, str | int | float) else None
 
 
 def find_problems(status: Object) -> list[tuple[Tone, str]]:

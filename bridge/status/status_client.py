@@ -29,6 +29,9 @@ from translators.object_accessors import Object, name_of
 VIRTUAL_NODE_SELECTOR = node_object.LABEL_REMOTE
 #: Timeout of a bridge's answer, in seconds: home's API server may be unable to reach it.
 TIMEOUT_SECONDS = 5.0
+#: Bytes of a bridge's answer, which has some counts and 30 errors of 500 characters, and the levels
+#: of lists and maps in it: one bridge must not disturb the readers of all.
+ANSWER_LIMIT, MAX_DEPTH = 2**18, 6
 #: Bridges that are queried concurrently.
 MAX_CONCURRENT = 8
 
@@ -102,9 +105,11 @@ async def fetch_bridge_status(home: KubeClient, name: str) -> Object | str:
     path = NODES.path(name, subresource="proxy") + STATUS_PATH
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            answer = orjson.loads(await home.read(path, timeout=TIMEOUT_SECONDS))
+            raw = await home.read(path, timeout=TIMEOUT_SECONDS, limit=ANSWER_LIMIT)
+            answer = orjson.loads(raw)
             # A bridge of an earlier version reports no volumes.
-            return {"bridge": answer["bridge"], "volumes": answer.get("volumes")}
+            found = {"bridge": answer["bridge"], "volumes": answer.get("volumes")}
+            return "its answer is malformed" if _is_deeper(found, MAX_DEPTH) else found
     except TimeoutError:
         return (
             f"no answer in {TIMEOUT_SECONDS:.0f} s through home's API server; is it running, and "
@@ -114,6 +119,14 @@ async def fetch_bridge_status(home: KubeClient, name: str) -> Object | str:
         return "the server at the node's address is no bridge"
     except KubeError as error:
         return _describe_failure(error)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and maps are nested in more levels."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return not levels or any(_is_deeper(it, levels - 1) for it in inner)
 
 
 def _describe_failure(error: KubeError) -> str:

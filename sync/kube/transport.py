@@ -180,12 +180,14 @@ class Transport:
                 raise
             return await retry_throttled(lambda: self._send_authorized(request), first)
 
-    async def read(self, path: str, *, query: Query | None = None, timeout: float) -> bytes:
-        """Returns the body of a GET of any content type. Raises as `request` does, but does not
-        retry throttled requests."""
+    async def read(
+        self, path: str, *, query: Query | None = None, timeout: float, limit: int = TEXT_LIMIT
+    ) -> bytes:
+        """Returns the body of a GET of any content type, of at most ``limit`` bytes. Raises as
+        `request` does, but does not retry throttled requests."""
         # The response may come from behind the API server, such as from a kubelet.
         request = ApiRequest(
-            "GET", path, query, "", None, "", "*/*", timeout, times_server=False, limit=TEXT_LIMIT
+            "GET", path, query, "", None, "", "*/*", timeout, times_server=False, limit=limit
         )
         return await self._send_authorized(request)
 

@@ -201,7 +201,17 @@ async def test_failing_remote_does_not_affect_the_others() -> None:
     assert page.remotes["berlin-a"]["pods"]["total"] > 0
 
 
-@pytest.mark.parametrize("answer", ["text", 7, ["list"], {"lagSeconds": "soon", "errors": {}}])
+def _nested(levels: int) -> Any:
+    return [_nested(levels - 1)] if levels else 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("text", 7, ["list"], {"lagSeconds": "soon", "errors": {}}),
+        *({"started": _nested(254)}, {"errors": [{"message": _nested(300)}]}, {"errors": [7]}),
+    ],
+)
 async def test_answer_of_any_shape_is_a_problem_of_its_remote(answer: object) -> None:
     async def answers(_: web.Request) -> web.Response:
         return web.json_response({"bridge": answer})

@@ -53,6 +53,12 @@ async def test_status_includes_node_pods_and_bridge(
         (Fault(raw=b"<html>"), "no bridge"),
         (Fault(raw=b"{}"), "no bridge"),
         (Fault(raw=b"[]"), "no bridge"),
+        (Fault(raw=b'{"bridge":' + b"[" * 250 + b"]" * 250 + b"}"), "malformed"),
+        (
+            Fault(raw=b'{"bridge":{},"volumes":' + b'[{"a":' * 5 + b"1" + b"}]" * 5 + b"}"),
+            "malformed",
+        ),
+        (Fault(raw=b'{"bridge":[' + b"[]," * 1_000_000 + b"0]}"), "exceeds 262144 bytes"),
         (Fault(drop="before"), "no answer"),
         (Fault(delay=10), "no answer in 0 s"),
     ],
