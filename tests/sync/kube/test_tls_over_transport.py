@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import itertools
 import socket
 import ssl
@@ -229,47 +228,33 @@ def test_peer_that_requests_new_keys_again_and_again_is_disconnected(
     runner.run(main())
 
 
-class Below(asyncio.Transport):
-    """A connection whose other end is a buffer of OpenSSL."""
-
-    def __init__(self, to: ssl.MemoryBIO) -> None:
-        super().__init__()
-        self.write = to.write  # type: ignore[assignment,method-assign]
-        self.reads = True
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-
-def test_much_data_is_decrypted_in_several_turns(
+def test_other_connections_have_a_turn_after_each_read(
     runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
+    size = 4_000_000
+
+    def send(port: int) -> None:
+        with (
+            socket.create_connection(("127.0.0.1", port), 5) as sock,
+            client_tls.wrap_socket(sock, server_hostname="127.0.0.1") as tls,
+        ):
+            tls.sendall(bytes(size))
+            tls.unwrap()
+
     async def main() -> None:
-        recorder = Recorder(keep_open=True)
-        layer = TlsLayer(server_tls, lambda: recorder, server_side=True)
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = client_tls.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
-        below = Below(incoming)
-        layer.connection_made(below)
-        for _ in range(2):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                client.do_handshake()
-            layer.data_received(outgoing.read())
-        client.write(bytes(400_000))
-        layer.data_received(outgoing.read())
-        layer.eof_received()
-        received = [0]
-        while not recorder.eof:
-            received.append(len(recorder.data))
-            assert received[-1] - received[-2] <= READ_SIZE
-            assert not below.reads
+        loop = asyncio.get_running_loop()
+        recorder = Recorder()
+        listener = await loop.create_server(
+            lambda: TlsLayer(server_tls, lambda: recorder, server_side=True), "127.0.0.1", 0
+        )
+        sending = asyncio.create_task(asyncio.to_thread(send, listener.sockets[0].getsockname()[1]))
+        received = 0
+        while received < size:
             await asyncio.sleep(0)
-        assert len(recorder.data) == 400_000
-        assert len(received) > 400_000 // READ_SIZE
-        assert below.reads
+            assert len(recorder.data) - received <= 2 * READ_SIZE
+            received = len(recorder.data)
+        await sending
+        listener.close()
 
     runner.run(main())
 
