@@ -2,7 +2,7 @@
 
 - A body is read, decompressed, up to a limit; beyond it the connection is closed and
   `ResponseTooLarge` raised. A compressed body is never in memory beyond what is read of it.
-- At most `LARGE_BODIES` bodies and watch events over `SMALL_BODY` are in memory at once, until they
+- At most `large_bodies` bodies and watch events over `SMALL_BODY` are in memory at once, until they
   are decoded: further ones wait, and are not read meanwhile. Timeouts of the requests bound the
   wait.
 - A body whose decoded form would need more than `DECODED_LIMIT` is not decoded: two bytes of JSON
@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from sync.base.memory_limit import memory_limit
 from sync.kube.api_errors import ResponseTooLarge, Side
 from sync.kube.http2_connection import Http2Response
 
@@ -33,8 +34,10 @@ TEXT_LIMIT = 2**25
 SMALL_BODY = 2**18
 #: Bytes of a v1.Status, which has some hundred, or of a version.
 SHORT_LIMIT = SMALL_BODY
-#: Larger bodies that are in memory at once; decoding is serial anyway.
+#: Larger bodies that are in memory at once; decoding is serial anyway. A process with less than
+#: `_AMPLE_MEMORY` has one (`large_bodies`).
 LARGE_BODIES = 2
+_AMPLE_MEMORY = 2**31
 #: Bytes in memory of a body's decoded form, as `decoded_size` estimates it: what the largest object
 #: of etcd can need.
 DECODED_LIMIT = 160 * 2**20
@@ -49,6 +52,11 @@ _VALUE_SIZE = 100
 #: Each value follows one of these.
 _STRUCTURE = b"{[,"
 _NO_STRUCTURE = bytes(set(range(256)) - set(_STRUCTURE))
+
+
+def large_bodies() -> int:
+    """How many bodies over `SMALL_BODY` of one API server are in memory at once."""
+    return LARGE_BODIES if memory_limit() >= _AMPLE_MEMORY else 1
 
 
 def decoded_size(raw: bytes) -> int:
@@ -91,7 +99,7 @@ class ResponseLimits:
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self._turns = asyncio.Semaphore(LARGE_BODIES)
+        self._turns = asyncio.Semaphore(large_bodies())
         self.rejected: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
         """Rejected data by reason: one of `REJECTIONS`."""
         self.cached = 0

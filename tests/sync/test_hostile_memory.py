@@ -22,7 +22,7 @@ SPARE_SECONDS = 90.0
 #: MiB that a hostile remote may take in addition to the objects that are kept of it: what the
 #: bodies need that are processed at the same time, as JSON and decoded.
 BODIES_MIB = (
-    response_limits.LARGE_BODIES
+    response_limits.large_bodies()
     * (2 * response_limits.BODY_LIMIT + response_limits.DECODED_LIMIT)
     / 2**20
 )

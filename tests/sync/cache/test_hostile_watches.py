@@ -129,7 +129,7 @@ async def test_event_that_is_too_dense_is_skipped(api: FakeApi) -> None:
         assert store.keys() == {Key("default", "a"), Key("default", "c")}
         assert client.limits.rejected["memory"] == 2
         async with asyncio.timeout(30):
-            for _ in range(response_limits.LARGE_BODIES):
+            for _ in range(response_limits.large_bodies()):
                 await client.limits.turn().take()
 
 

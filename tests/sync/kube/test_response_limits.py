@@ -101,8 +101,21 @@ async def test_dense_json_is_not_decoded(api: FakeApi) -> None:
             await client.request("GET", "/version")
         assert client.limits.rejected["body"] == 1
         async with asyncio.timeout(30):  # The turn was given back.
-            for _ in range(response_limits.LARGE_BODIES):
+            for _ in range(response_limits.large_bodies()):
                 await client.limits.turn().take()
+
+
+@pytest.mark.parametrize(("memory", "at_once"), [(2**29, 1), (2**31, 2)])
+async def test_large_bodies_at_once_follow_from_the_memory(
+    monkeypatch: pytest.MonkeyPatch, memory: int, at_once: int
+) -> None:
+    monkeypatch.setattr(response_limits, "memory_limit", lambda: memory)
+    limits = response_limits.ResponseLimits("remote")
+    for _ in range(at_once):
+        await limits.turn().take()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await limits.turn().take()
 
 
 async def test_text_with_the_characters_of_many_values_is_decoded(api: FakeApi) -> None:
