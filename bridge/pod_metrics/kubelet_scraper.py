@@ -3,7 +3,8 @@
 Only nodes that run a pod of this virtual node are queried, `PARALLEL` at a time. A kubelet that
 does not answer within `NODE_TIMEOUT` costs its own pods' samples only; the whole scrape ends after
 `TOTAL_TIMEOUT`. Responses are parsed in a thread, one at a time: a full node has some thousand
-lines, and since threads share the interpreter, more of them would delay the event loop.
+lines, and since threads share the interpreter, more of them would delay the event loop. At most
+`LARGE_RESPONSES` over 256 KiB are in memory until they are parsed; further ones wait.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bridge.kubelet.pod_lookup import ScheduledPod
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
+from sync.kube.response_limits import LargeBodyTurn
 from translators.ownership_labels import Origin
 from translators.pod_metrics.exposition import RemotePodName
 
@@ -28,6 +30,8 @@ TOTAL_TIMEOUT = 8.0
 NODE_TIMEOUT = 5.0
 #: Half of a client's connections (`sync.kube.transport.MAX_CONNECTIONS`): pods have priority.
 PARALLEL = 32
+#: Large responses of all scrapes: 64 MiB at most.
+LARGE_RESPONSES = 2
 
 T = TypeVar("T")
 #: Parses one kubelet's response, in a thread, given this virtual node's pods on its node.
@@ -51,6 +55,7 @@ class KubeletScraper:
     def __init__(self, remote: KubeClient) -> None:
         self._remote = remote
         self._silent: set[str] = set()
+        self._large_responses = asyncio.Semaphore(LARGE_RESPONSES)
 
     async def scrape(
         self,
@@ -71,15 +76,20 @@ class KubeletScraper:
 
         async def scrape_node(node: str, ours: Mapping[RemotePodName, Origin]) -> None:
             where = NODES.path(node, subresource="proxy") + path
+            large = LargeBodyTurn(self._large_responses, "body")
             async with turn:
                 try:
-                    body = await self._remote.read(where, query=query, timeout=NODE_TIMEOUT)
+                    body = await self._remote.read(
+                        where, query=query, timeout=NODE_TIMEOUT, turn=large
+                    )
                     async with reading:
                         parts.append(await asyncio.to_thread(read, body, ours))
                 except (KubeError, ValueError) as error:
                     self._log_failure(node, error)
                 else:
                     self._silent.discard(node)
+                finally:
+                    large.release()
 
         try:
             async with asyncio.timeout(TOTAL_TIMEOUT), asyncio.TaskGroup() as group:

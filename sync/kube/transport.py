@@ -181,13 +181,29 @@ class Transport:
             return await retry_throttled(lambda: self._send_authorized(request), first)
 
     async def read(
-        self, path: str, *, query: Query | None = None, timeout: float, limit: int = TEXT_LIMIT
+        self,
+        path: str,
+        *,
+        query: Query | None = None,
+        timeout: float,
+        limit: int = TEXT_LIMIT,
+        turn: LargeBodyTurn | None = None,
     ) -> bytes:
         """Returns the body of a GET of any content type, of at most ``limit`` bytes. Raises as
-        `request` does, but does not retry throttled requests."""
-        # The response may come from behind the API server, such as from a kubelet.
+        `request` does, but does not retry throttled requests. A large response takes ``turn``."""
         request = ApiRequest(
-            "GET", path, query, "", None, "", "*/*", timeout, times_server=False, limit=limit
+            "GET",
+            path,
+            query,
+            "",
+            None,
+            "",
+            "*/*",
+            timeout,
+            # The response may come from behind the API server, such as from a kubelet.
+            times_server=False,
+            limit=limit,
+            turn=turn,
         )
         return await self._send_authorized(request)
 

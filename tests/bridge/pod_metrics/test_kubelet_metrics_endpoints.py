@@ -28,6 +28,7 @@ from tests.bridge.two_clusters import Clusters, put_worker
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.object_accessors import is_deleting
+from translators.pod_metrics import exposition
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -50,8 +51,12 @@ class Kubelets:
     garbled: bytes | None = None
     worse: Object = field(default_factory=dict)
     """Parts of the statistics of pod ``b``."""
+    padding: bytes = b""
+    """Comments before each text."""
+    steps: list[str] = field(default_factory=list)
+    """Completed steps of padded texts."""
 
-    async def __call__(self, request: web.Request) -> web.Response:
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
         _, node, _, path = request.path.removeprefix("/api/v1").split("/", 4)[1:]
         self.requests.append((node, "/" + path))
         if node in self.silent:
@@ -62,7 +67,17 @@ class Kubelets:
             return web.Response(body=self.garbled)
         if path == "stats/summary":
             return web.json_response(self.summary(node))
+        if self.padding:
+            return await self.send_padded(request, path)
         return web.Response(text=self.text(path))
+
+    async def send_padded(self, request: web.Request, path: str) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(self.padding)
+        await response.write_eof(self.text(path).encode())
+        self.steps.append("sent")
+        return response
 
     def text(self, path: str) -> str:
         name = {
@@ -257,6 +272,28 @@ async def test_malformed_response_counts_as_no_answer(
     there.garbled = garbled
     async with running(two, "worker") as (_, __, session):
         assert (await refused(session, "/stats/summary"))[0] == 503
+
+
+async def test_large_response_is_parsed_before_the_next_is_read(
+    two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sockets keep some MiB of those that wait."""
+    monkeypatch.setattr(kubelet_scraper, "LARGE_RESPONSES", 1)
+    parse = exposition.relabel_metrics
+
+    def parse_and_note(text: str, pods: Any) -> Any:
+        try:
+            return parse(text, pods)
+        finally:
+            there.steps.append("parsed")
+
+    monkeypatch.setattr(exposition, "relabel_metrics", parse_and_note)
+    there.padding = (b"#" + b" " * 1022 + b"\n") * (24 * 1024)
+    async with running(two, "worker", "another") as (_, __, session):
+        text = await read(session, "/metrics/cadvisor")
+    assert 'pod="a"' in text
+    assert 'pod="b"' in text
+    assert there.steps == ["sent", "parsed"] * 2
 
 
 async def test_missing_permission_is_logged_once(
