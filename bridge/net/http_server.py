@@ -26,6 +26,7 @@ from aiohttp.streams import StreamReader
 
 from bridge.net.memory_budget import MemoryBudget, MemoryShare
 from sync.base.exception_summary import traced_summary
+from sync.base.memory_limit import memory_limit
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -34,8 +35,9 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 MAX_LINE, MAX_HEADER, MAX_HEADERS = 8190, 8190, 64
 #: Bytes of a head in all: a bearer token has at most 16 KiB.
 MAX_HEAD = 32 * 1024
-#: Bytes that all heads above `MAX_HEAD` hold: parsed, a head takes up to six times its size.
-LARGE_HEADS = 8 * 2**20
+#: All heads above `MAX_HEAD` hold one in so many bytes of the process's memory: 2 MiB of 512.
+#: Parsed, a head takes up to six times its size.
+LARGE_HEADS_SHARE = 256
 
 #: Bytes of a body that are read before the handler asks for them: aiohttp's default.
 _BODY_BUFFER = 2**16
@@ -68,7 +70,7 @@ class HttpServer(web.Server):
             **options,
         }
         self.max_head = max_head
-        self.large_heads = MemoryBudget(LARGE_HEADS)
+        self.large_heads = MemoryBudget(max(memory_limit() // LARGE_HEADS_SHARE, max_head))
 
     def __call__(self) -> web.RequestHandler:
         return HttpConnection(self, loop=asyncio.get_running_loop(), **self._options)
@@ -215,7 +217,7 @@ class HttpConnection(web.RequestHandler):
         try:
             self._share.hold(size if size > MAX_HEAD else 0)
         except ConnectionAbortedError as error:
-            raise http_exceptions.LineTooLong(b"", LARGE_HEADS) from error
+            raise http_exceptions.LineTooLong(b"", self._max_head) from error
 
     def handle_error(
         self,

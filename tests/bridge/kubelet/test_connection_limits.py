@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from bridge.certificates.tls_key_pair import read_files
-from bridge.net import accepted_connections
-from tests.bridge.kubelet.conftest import KubeletHarness
+from bridge.net import accepted_connections, http_server
+from tests.bridge.kubelet.conftest import KubeletHarness, running_server
 from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, wait_until
 from tests.bridge.kubelet.pki import Pki
 
@@ -241,10 +241,13 @@ async def test_large_head_without_a_certificate_is_rejected(
         assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_large_heads_of_all_streams_are_bounded(harness: KubeletHarness) -> None:
-    harness.remote.handler = echo
+async def test_large_heads_of_all_streams_are_bounded(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "memory_limit", lambda: 2**31)
     upgrade = f"POST {EXEC} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
-    async with AsyncExitStack() as stack:
+    async with running_server(pki) as harness, AsyncExitStack() as stack:
+        harness.remote.handler = echo
         for _ in range(20):
             _, writer = await stack.enter_async_context(connected(harness, "apiserver"))
             writer.write(upgrade.encode() + _LARGE + b"\r\n")
