@@ -6,8 +6,8 @@ over a WebSocket each.
   the API server and the kubelet connect.
 - Sessions belong to one pod, by its UID, and are closed `IDLE_SECONDS` after their last stream has
   ended. At most `MAX_IDLE` idle ones are kept, the newest.
-- If the API server, or a proxy before it, rejects SPDY, the remote gets WebSockets for
-  `RETRY_SECONDS`, and this connection as well.
+- If the API server, or a proxy before it, rejects SPDY, this connection gets a WebSocket. If that
+  works, the whole remote gets WebSockets for `RETRY_SECONDS`; otherwise the pod is the reason.
 - Whether the pod listens on the port is not known when `open` returns: the kubelet reports that
   later (``on_error``).
 """
@@ -87,15 +87,17 @@ class PortForwards:
         loop = asyncio.get_running_loop()
         if (session := self._take(backend.uid)) is not None:
             return OpenedPortForward(session, backend.port)
+        rejected: _SpdyRejectedError | None = None
         if loop.time() >= self._spdy_from:
             try:
-                session = await self._open_session(backend)
+                return OpenedPortForward(await self._open_session(backend), backend.port)
             except _SpdyRejectedError as error:
-                self._spdy_from = loop.time() + RETRY_SECONDS
-                log.info("remote: port-forwards use WebSockets: %s", error)
-            else:
-                return OpenedPortForward(session, backend.port)
-        return OpenedPortForward(await open_port_forward(self._remote, backend), backend.port)
+                rejected = error
+        opened = OpenedPortForward(await open_port_forward(self._remote, backend), backend.port)
+        if rejected is not None:
+            self._spdy_from = loop.time() + RETRY_SECONDS
+            log.info("remote: port-forwards use WebSockets: %s", rejected)
+        return opened
 
     def close(self) -> None:
         """Closes all sessions."""

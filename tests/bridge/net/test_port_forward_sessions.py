@@ -307,6 +307,18 @@ async def test_remote_without_spdy_gets_websockets(monkeypatch: pytest.MonkeyPat
         assert rig.remote.requests[-1].method == "POST"
 
 
+async def test_pod_without_port_forwards_leaves_spdy_to_other_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with pods(a=fake_pods.echo_data) as rig:
+        with monkeypatch.context() as patch:
+            patch.setattr(fake_pods, "speaks_spdy", False)
+            with pytest.raises(KubeError, match="no such pod"):
+                await rig.forwards.open(backend("unscheduled"))
+        await rig.exchange()
+        assert [it.method for it in rig.remote.requests] == ["POST", "GET", "POST"]
+
+
 async def test_missing_pod_is_an_error() -> None:
     async with pods() as rig:
         with pytest.raises(KubeError, match="no such pod"):
