@@ -230,7 +230,7 @@ def _parse_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Ob
     answer = orjson.loads(body)
     if not isinstance(answer, dict):
         raise ValueError("the response is not a stats summary")  # noqa: TRY004  # the contract
-    return [it for it in stats_summary.relabel_stats(answer, pods) if is_valid(it)]
+    return [pod for pod in stats_summary.relabel_stats(answer, pods) if is_valid(pod)]
 
 
 def _samples(families: Families, name: str) -> Iterator[Sample]:

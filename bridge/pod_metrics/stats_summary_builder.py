@@ -54,7 +54,7 @@ def is_valid(pod: Object) -> bool:
     try:
         orjson.dumps(pod)  # limits the depth
         cores = (pod.get("cpu") or {}).get("usageNanoCores") or 0
-        return 0 <= cores < MAX_NANO_CORES and all(it.is_valid for it in usages([pod]))
+        return 0 <= cores < MAX_NANO_CORES and all(usage.is_valid for usage in usages([pod]))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return False
 

@@ -46,8 +46,8 @@ def build_remote(status: Object) -> Object:
         "started": _scalar(bridge.get("started")),
         "lag": _scalar(bridge.get("lagSeconds")),
         "errors": [
-            {key: _scalar(value) for key, value in it.items()}
-            for it in list(bridge.get("errors") or ())[:MAX_ERRORS]
+            {key: _scalar(value) for key, value in error.items()}
+            for error in list(bridge.get("errors") or ())[:MAX_ERRORS]
         ],
     }
 

@@ -126,7 +126,7 @@ def _is_deeper(value: object, levels: int) -> bool:
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value
-    return not levels or any(_is_deeper(it, levels - 1) for it in inner)
+    return not levels or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 def _describe_failure(error: KubeError) -> str:

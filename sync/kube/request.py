@@ -136,7 +136,8 @@ class ApiConnector(aiohttp.BaseConnector):
     """The connection pool to the API server of ``config``, without a limit of its own.
 
     aiohttp's own connector would leave TLS to the event loop, which replies to a hostile server's
-    requests for new keys without a limit, and would parse any number of interim responses at once.
+    requests for new keys without a limit, and would parse any number of interim responses in one
+    turn.
     """
 
     def __init__(self, config: ClientConfig) -> None:

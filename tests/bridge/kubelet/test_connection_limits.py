@@ -209,7 +209,7 @@ async def test_longest_idle_connections_are_closed_first(
 
 
 #: Headers of a request of almost 1 MiB.
-_LARGE = b"".join(b"X-%d: %s\r\n" % (it, b"a" * 16_000) for it in range(45))
+_LARGE = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 16_000) for number in range(45))
 #: Bytes that the sockets and the TLS of both sides of a connection buffer, at most.
 _BUFFERED = 16 * 2**20
 

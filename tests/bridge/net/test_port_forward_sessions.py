@@ -316,7 +316,7 @@ async def test_pod_without_port_forwards_leaves_spdy_to_other_pods(
             with pytest.raises(KubeError, match="no such pod"):
                 await rig.forwards.open(backend("unscheduled"))
         await rig.exchange()
-        assert [it.method for it in rig.remote.requests] == ["POST", "GET", "POST"]
+        assert [request.method for request in rig.remote.requests] == ["POST", "GET", "POST"]
 
 
 async def test_missing_pod_is_an_error() -> None:

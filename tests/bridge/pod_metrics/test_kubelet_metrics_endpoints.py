@@ -355,7 +355,7 @@ async def test_malformed_statistics_of_a_pod_cost_that_pod_alone(
     there.worse = worse
     async with running(two, "worker", "worker") as (_, __, session):
         found = json.loads(await read(session, "/stats/summary"))
-    assert [it["podRef"]["name"] for it in found["pods"]] == ["a"]
+    assert [pod["podRef"]["name"] for pod in found["pods"]] == ["a"]
     assert found["node"]["memory"]["workingSetBytes"] == 1000
 
 
