@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from sync.cache.store import Key
+from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
+from translators.derived_names import label_value
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -14,8 +15,10 @@ from translators.object_accessors import (
     name_of,
     namespace_of,
 )
-from translators.storage import pvc_resolution, volume_snapshot
+from translators.ownership_labels import home_selector
+from translators.storage import pvc_resolution, remote_pvc, volume_snapshot
 from translators.storage.identifiers import (
+    LABEL_DATA_SOURCE,
     ClaimKey,
     VolumeHandle,
     bound_volume,
@@ -23,6 +26,7 @@ from translators.storage.identifiers import (
     claims_of_pod,
 )
 from translators.storage.pvc_resolution import Unresolved
+from translators.storage.remote_pvc import DataSource
 
 
 class PvcLookup:
@@ -30,6 +34,7 @@ class PvcLookup:
 
     def __init__(self, context: ControllerContext, storage: StorageInformers) -> None:
         self._account = context.account
+        self._remote = context.remote
         self._policy = context.policy
         self._storage = storage
 
@@ -41,9 +46,32 @@ class PvcLookup:
 
     def volumes_of(self, remote: Object) -> Sequence[Object]:
         """Home's PersistentVolumes whose data is in a remote PVC."""
-        namespace = RemoteNamespace(namespace_of(remote))
-        handle = VolumeHandle(self._policy.remote_id, namespace, name_of(remote))
+        return self.volumes_at(namespace_of(remote), name_of(remote))
+
+    def volumes_at(self, namespace: str, name: str) -> Sequence[Object]:
+        """Home's PersistentVolumes whose data is in the remote PVC of this name."""
+        handle = VolumeHandle(self._policy.remote_id, RemoteNamespace(namespace), name)
         return self._storage.home_volumes.store.by_index("handle", handle)
+
+    async def copies_in_progress(self, source: DataSource) -> Sequence[Object]:
+        """The remote PVCs that may still have to be filled from a PVC or VolumeSnapshot of the
+        remote; if the cache has none, according to the remote's API server: another virtual node
+        may have just created one. Raises KubeError."""
+        if cached := self._storage.remote_claims.store.by_index("awaited source", source):
+            return cached
+        home, name = home_selector(self._policy.identity), label_value(source.name)
+        found = await self._remote.list(
+            PERSISTENT_VOLUME_CLAIMS,
+            namespace=source.namespace,
+            labels=f"{home},{LABEL_DATA_SOURCE}={name}",
+        )
+        return [it for it in found.items if remote_pvc.awaited_source(it) == source]
+
+    def has_cached(self, remotes: Iterable[Object]) -> bool:
+        """Whether the cache has one of these PVCs of the remote, so that its next change is an
+        event."""
+        store = self._storage.remote_claims.store
+        return any(store.get(key_of(it)) is not None for it in remotes)
 
     def resolve(self, key: ClaimKey) -> str | Unresolved:
         """The name of the remote PVC for a home PVC (`pvc_resolution.resolve`)."""

@@ -36,6 +36,7 @@ from sync.storage.snapshot_planner import (
     RemoveFinalizer,
     SnapshotState,
 )
+from sync.storage.volume_planner import copies_message
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -47,8 +48,9 @@ from translators.object_accessors import (
     namespaced_name,
     uid_of,
 )
-from translators.storage import volume_snapshot
+from translators.storage import remote_pvc, volume_snapshot
 from translators.storage.identifiers import VolumeHandle, claim_of_volume
+from translators.storage.remote_pvc import DataSource
 from translators.storage.volume_snapshot import FINALIZER
 
 #: Contents reconciled at once.
@@ -102,16 +104,20 @@ class SnapshotController:
 
     def remote_changed(self, old: Object | None, new: Object | None) -> None:
         """Queues the contents of a VolumeSnapshot of the remote."""
-        self._queue("handle", new or old or {})
+        remote = new or old or {}
+        self._queue("handle", namespace_of(remote), name_of(remote))
 
     def claim_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the contents that wait for a remote PVC."""
+        """Queues the contents that wait for a remote PVC, and that of the VolumeSnapshot from which
+        one no longer has to be restored."""
         if old is None and new is not None:
-            self._queue("source", new)
+            self._queue("source", namespace_of(new), name_of(new))
+        source = remote_pvc.data_source(new or old or {})
+        if source is not None and (new is None or remote_pvc.awaited_source(new) is None):
+            self._queue("handle", source.namespace, source.name)
 
-    def _queue(self, index: str, remote: Object) -> None:
-        namespace = RemoteNamespace(namespace_of(remote))
-        handle = VolumeHandle(self._policy.remote_id, namespace, name_of(remote))
+    def _queue(self, index: str, namespace: str, name: str) -> None:
+        handle = VolumeHandle(self._policy.remote_id, RemoteNamespace(namespace), name)
         for content in self.snapshots.home_contents.store.by_index(index, handle):
             self.controller.queue.add(key_of(content))
 
@@ -234,11 +240,18 @@ class SnapshotController:
             await patch_exactly(self.snapshots.home_contents, content, patch, subresource="status")
 
     async def _delete(self, content: Object, remote: Object) -> bool:
-        """Deletes the remote VolumeSnapshot. First confirms by a patch without change that the
+        """Deletes the remote VolumeSnapshot, unless a PVC is still to be restored from it
+        (`sync.storage.volume_planner`). First confirms by a patch without change that the
         content is as the cache shows it, so that an administrator who keeps the snapshot at the
         last moment is not overlooked."""
         meta = {"resourceVersion": version_of(content)}
         if not await patch_exactly(self.snapshots.home_contents, content, {"metadata": meta}):
+            return False
+        source = DataSource(VOLUME_SNAPSHOTS.kind, namespace_of(remote), name_of(remote))
+        if copies := await self._lookup.copies_in_progress(source):
+            await self._report(content, copies_message(remote, copies))
+            if not self._lookup.has_cached(copies):
+                self.controller.queue.add_after(key_of(content), CONFIRM)
             return False
         await self._remote.delete(
             VOLUME_SNAPSHOTS, name_of(remote), namespace=namespace_of(remote), uid=uid_of(remote)

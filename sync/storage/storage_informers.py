@@ -21,7 +21,7 @@ from sync.kube.api_resources import (
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, metadata, namespace_of
 from translators.ownership_labels import home_selector, origin_of
-from translators.storage import volume_snapshot
+from translators.storage import remote_pvc, volume_snapshot
 from translators.storage.identifiers import (
     DRIVER,
     ClaimKey,
@@ -55,7 +55,12 @@ def storage_informers(account: KubeClient, remote: KubeClient, policy: Policy) -
             slim=_slim_volume,
         ),
         home_classes=Informer(account, STORAGE_CLASSES),
-        remote_claims=_in_remote(remote, PERSISTENT_VOLUME_CLAIMS, policy, {"origin": _origin_of}),
+        remote_claims=_in_remote(
+            remote,
+            PERSISTENT_VOLUME_CLAIMS,
+            policy,
+            {"origin": _origin_of, "awaited source": _awaited_source_of},
+        ),
         remote_classes=Informer(remote, STORAGE_CLASSES),
         snapshots=_snapshot_informers(account, remote, policy) if policy.snapshots else None,
     )
@@ -100,6 +105,11 @@ def _in_remote(
 def _origin_of(remote: Object) -> Iterable[Hashable]:
     origin = origin_of(remote)
     return () if origin is None else (ClaimKey(origin.namespace, origin.name),)
+
+
+def _awaited_source_of(remote: Object) -> Iterable[Hashable]:
+    source = remote_pvc.awaited_source(remote)
+    return () if source is None else (source,)
 
 
 def _claim_of(volume: Object) -> Iterable[Hashable]:

@@ -8,6 +8,7 @@ every request names a UID.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from sync.base.resource_version import version_of
 from sync.cache.store import Key, key_of
@@ -21,6 +22,7 @@ from sync.storage import volume_planner
 from sync.storage.pvc_lookup import PvcLookup
 from sync.storage.volume_planner import (
     Action,
+    AwaitCopies,
     Confirm,
     ConfirmedState,
     DeleteRemote,
@@ -35,12 +37,18 @@ from translators.object_accessors import (
     namespaced_name,
     uid_of,
 )
+from translators.storage import remote_pvc
 from translators.storage.identifiers import FINALIZER, volume_handle
+from translators.storage.remote_pvc import DataSource
 
 #: PersistentVolumes reconciled at once.
 WORKERS = 8
 #: Plans of one reconcile: one with the caches, and one with what the API servers confirm.
 PLANS = 2
+#: Seconds until a copy that the cache does not show is looked for again.
+CONFIRM = 1.0
+#: The reason of Events, as of every provisioner.
+REASON_DELETE_FAILED = "VolumeFailedDelete"
 
 
 class VolumeController:
@@ -77,10 +85,15 @@ class VolumeController:
             self.controller.queue.add(key_of(new))
 
     def remote_claim_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the volume of a remote PVC that was deleted."""
-        if new is None and old is not None:
-            for volume in self._lookup.volumes_of(old):
-                self.controller.queue.add(key_of(volume))
+        """Queues the volume of a remote PVC that was deleted, and that of the source of one that no
+        longer has to be filled from it."""
+        remote = new or old or {}
+        found = list(self._lookup.volumes_of(remote)) if new is None else []
+        source = remote_pvc.data_source(remote)
+        if source is not None and (new is None or remote_pvc.awaited_source(new) is None):
+            found += self._lookup.volumes_at(source.namespace, source.name)
+        for volume in found:
+            self.controller.queue.add(key_of(volume))
 
     async def _reconcile(self, key: Key) -> None:
         confirmed: ConfirmedState | None = None
@@ -98,6 +111,10 @@ class VolumeController:
 
     async def _execute(self, volume: Object, action: Action | None) -> None:
         match action:
+            case AwaitCopies(message, copies):
+                self._events.warn(volume, REASON_DELETE_FAILED, message)
+                if not self._lookup.has_cached(copies):
+                    self.controller.queue.add_after(key_of(volume), CONFIRM)
             case DeleteRemote(remote):
                 try:
                     await self._delete_remote(volume, remote)
@@ -120,7 +137,7 @@ class VolumeController:
     async def _confirm(self, volume: Object) -> ConfirmedState:
         """Confirms by a patch without change that the PersistentVolume is as the cache shows it, so
         that an administrator who keeps the data at the last moment is not overlooked, and reads
-        both PVCs. Raises KubeError."""
+        both PVCs and the copies of the remote one. Raises KubeError."""
         meta = {"uid": uid_of(volume), "resourceVersion": version_of(volume)}
         await self._account.patch(PERSISTENT_VOLUMES, name_of(volume), {"metadata": meta})
         reference = (volume.get("spec") or {}).get("claimRef") or {}
@@ -136,7 +153,11 @@ class VolumeController:
         remote = await self._remote.find(
             PERSISTENT_VOLUME_CLAIMS, handle.name, namespace=handle.namespace
         )
-        return ConfirmedState(False, remote)
+        copies: Sequence[Object] = ()
+        if remote is not None:
+            source = DataSource(PERSISTENT_VOLUME_CLAIMS.kind, handle.namespace, handle.name)
+            copies = await self._lookup.copies_in_progress(source)
+        return ConfirmedState(False, remote, copies)
 
     async def _delete_remote(self, volume: Object, remote: Object) -> None:
         """Deletes the remote PVC; the watch shows the end of that, which queues the volume."""
@@ -153,7 +174,7 @@ class VolumeController:
                 f"remote: cannot delete PersistentVolumeClaim {namespaced_name(remote)}: "
                 f"{error.message}"
             )
-            self._events.warn(volume, "VolumeFailedDelete", message)
+            self._events.warn(volume, REASON_DELETE_FAILED, message)
             raise
         if deleted is not None:
             self.storage.remote_claims.observe_write(deleted)

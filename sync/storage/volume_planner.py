@@ -5,6 +5,7 @@
 | Delete | Released                      | not confirmed      | confirm with both API servers |
 | Delete | Released                      | cache: in deletion | none: wait                    |
 | Delete | Released, without finalizer   | cache: none        | none: its deletion has begun  |
+| Delete | Released, confirmed           | is to be cloned    | report, and wait              |
 | Delete | Released, confirmed           | exists             | delete it                     |
 | Delete | Released, confirmed           | being deleted      | none: wait                    |
 | Delete | Released, confirmed           | gone, or another's | delete the PersistentVolume   |
@@ -16,13 +17,18 @@
 PersistentVolume is unchanged and that it has no such PVC, the remote whether it has the recorded
 PVC. In every other state the data stays. The cache only avoids confirmations while a deletion is
 under way, which the finalizers of Kubernetes delay: it causes no deletion.
+
+A remote PVC *is to be cloned* while another one of this home, which names it as its data source,
+has not been bound. Home's PVC of that clone may be Bound, so that home permits the deletion of the
+source: where the remote's StorageClass waits for the first pod, nothing has been copied yet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from translators.object_accessors import Object, is_deleting, metadata, uid_of
+from translators.object_accessors import Object, is_deleting, metadata, namespaced_name, uid_of
 from translators.ownership_labels import is_owned
 from translators.storage.identifiers import (
     ANNOTATION_PROVISIONED_BY,
@@ -41,6 +47,8 @@ class ConfirmedState:
     """Whether home still has the PVC, by UID."""
     remote: Object | None
     """The remote PVC of the volume's handle."""
+    copies: Sequence[Object] = ()
+    """The remote PVCs that are still to be filled from ``remote``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,15 @@ class DeleteRemote:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitCopies:
+    """Report why the data is not deleted yet; the remote's next change of a copy queues the
+    volume."""
+
+    message: str
+    copies: Sequence[Object]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteVolume:
     """Delete the PersistentVolume and remove the bridge's finalizer."""
 
@@ -65,7 +82,7 @@ class RemoveFinalizer:
     """Remove the bridge's finalizer of a PersistentVolume that is being deleted."""
 
 
-Action = Confirm | DeleteRemote | DeleteVolume | RemoveFinalizer
+Action = Confirm | AwaitCopies | DeleteRemote | DeleteVolume | RemoveFinalizer
 
 
 def plan_action(
@@ -116,4 +133,17 @@ def _reclaim(volume: Object, confirmed: ConfirmedState, identity: Identity) -> A
         return DeleteVolume()
     if not is_owned(remote, identity):
         return DeleteVolume()  # An administrator of the remote has taken the data over.
-    return None if is_deleting(remote) else DeleteRemote(remote)
+    if is_deleting(remote):
+        return None
+    if confirmed.copies:
+        return AwaitCopies(copies_message(remote, confirmed.copies), confirmed.copies)
+    return DeleteRemote(remote)
+
+
+def copies_message(source: Object, copies: Sequence[Object]) -> str:
+    """Why a PVC or VolumeSnapshot of the remote is not deleted yet."""
+    return (
+        f"remote: {source['kind']} {namespaced_name(source)} is kept until PersistentVolumeClaim "
+        f"{namespaced_name(copies[0])} has been filled from it, by the first pod that uses that "
+        "one; run the pod, or delete the PersistentVolumeClaim at home"
+    )

@@ -26,6 +26,8 @@ ANNOTATION_REMOTE_PVC = f"{DOMAIN}/remote-pvc"
 #: On a remote PVC until home has its PersistentVolume. No pod mounts the PVC before, so that it has
 #: no data, and the bridge may delete it.
 ANNOTATION_UNFINISHED = f"{DOMAIN}/unfinished"
+#: A label of a remote PVC: the name of the remote PVC or VolumeSnapshot of which it is a copy.
+LABEL_DATA_SOURCE = f"{DOMAIN}/data-source"
 #: Set on a PVC by home's scheduler (or the bridge, for a pod with a fixed ``nodeName``).
 ANNOTATION_SELECTED_NODE = "volume.kubernetes.io/selected-node"
 #: Set on a PVC by home's PersistentVolume controller when a provisioner is to act.

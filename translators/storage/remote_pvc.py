@@ -7,7 +7,17 @@ scheduler, binder and provisioner: those would bind it to a node that the remote
 
 from __future__ import annotations
 
-from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
+from typing import NamedTuple
+
+from translators.derived_names import label_value
+from translators.object_accessors import (
+    Object,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
@@ -18,7 +28,11 @@ from translators.ownership_labels import (
 )
 from translators.quantity import parse_quantity
 from translators.storage import followed_metadata
-from translators.storage.identifiers import ANNOTATION_UNFINISHED, remote_claim_name
+from translators.storage.identifiers import (
+    ANNOTATION_UNFINISHED,
+    LABEL_DATA_SOURCE,
+    remote_claim_name,
+)
 from translators.storage.storage_class import ServedClass
 from translators.translation_options import Policy
 
@@ -62,6 +76,29 @@ def source_snapshot(home: Object) -> str:
     return str(source.get("name") or "") if source and _is_snapshot(source) else ""
 
 
+class DataSource(NamedTuple):
+    """The PVC or VolumeSnapshot of which a PVC of the same cluster is a copy."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+def data_source(remote: Object) -> DataSource | None:
+    """The object of which a remote PVC is a copy; None if it starts empty."""
+    source = _data_source(remote.get("spec") or {})
+    if not source:
+        return None
+    return DataSource(str(source.get("kind")), namespace_of(remote), str(source.get("name")))
+
+
+def awaited_source(remote: Object) -> DataSource | None:
+    """The object that the remote may still have to copy to the PVC, which was never bound; None if
+    there is none."""
+    phase = (remote.get("status") or {}).get("phase") or "Pending"
+    return data_source(remote) if phase == "Pending" and not is_deleting(remote) else None
+
+
 def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str = "") -> Object:
     """The remote PVC, marked as unfinished. ``source`` is the remote PVC that it is a clone of, or
     the remote VolumeSnapshot from which it is restored."""
@@ -78,7 +115,8 @@ def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str 
     meta = remote_metadata(home, policy.identity)
     meta["name"] = remote_claim_name(home)
     passed = followed_metadata.passed_metadata(home, policy)
-    meta["labels"] = {**passed["labels"], **owner_labels(policy.identity)}
+    copied = {LABEL_DATA_SOURCE: label_value(source)} if source else {}
+    meta["labels"] = {**passed["labels"], **owner_labels(policy.identity), **copied}
     meta["annotations"] = {
         **passed["annotations"],
         **meta["annotations"],

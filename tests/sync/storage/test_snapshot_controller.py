@@ -356,6 +356,32 @@ async def test_claim_is_restored_from_snapshot(storage: Storage) -> None:
     }
 
 
+async def test_snapshot_stays_until_claim_is_restored_from_it(storage: Storage) -> None:
+    """The remote restores it when the first pod uses the PVC, which is Bound at home before."""
+    storage.remote_class(mode="WaitForFirstConsumer")
+    await storage.harness.start()
+    await storage.bound()
+    content = _content(storage)
+    await storage.settle()
+    _take(storage)
+    await storage.settle()
+    _share_status(storage, content)
+    _restored(storage)
+    await storage.settle()
+    home = storage.home_claim("restored")
+    assert home["status"]["phase"] == "Bound"
+    _delete(storage, content)
+    await storage.settle(waiting=True)
+    assert not _remote(storage)["metadata"].get("deletionTimestamp")
+    restored = storage.remote_claim(home)
+    assert restored is not None
+    assert restored["metadata"]["name"] in _status(storage)["error"]["message"]
+    storage.bind_remote(restored, "1Gi")
+    await storage.settle(waiting=True)
+    assert not storage.remote.objects(VOLUME_SNAPSHOTS)
+    assert not _contents(storage)
+
+
 async def test_claim_is_not_restored_without_support(storage: Storage) -> None:
     storage.harness.policy = replace(storage.harness.policy, snapshots=False)
     await storage.harness.start()
