@@ -254,6 +254,40 @@ def test_shared_volume_and_clone(storage: ProvisionedStorage) -> None:
         assert lines == ["started"] * 3
 
 
+def test_source_of_a_clone_is_kept_until_the_clone_has_its_data(
+    storage: ProvisionedStorage,
+) -> None:
+    """The clone is Bound at home before the remote, whose class waits for a pod, has copied it."""
+    bridged = storage.bridged
+    with (
+        hostpath(storage.remote) as there,
+        storage.home_class("any", "--remote-class", there) as it,
+    ):
+        bridged.apply(volume_claim("source", it, "8Mi"))
+        _write(storage, "writes", "source")
+        (source,) = storage.remote_claims()
+        data_source = {"kind": "PersistentVolumeClaim", "name": "source"}
+        bridged.apply(volume_claim("clone", it, "8Mi", dataSource=data_source))
+        selected = f"volume.kubernetes.io/selected-node={bridged.node}"
+        bridged.kubectl("annotate", "pvc", "clone", selected)
+        storage.wait_until_bound("clone")
+        bridged.kubectl("delete", "pod/writes", "pvc/source")
+
+        def is_held() -> bool:
+            events = get(storage.home, "events", namespace="default")
+            volume = f"pvc-{source['metadata']['annotations']['cluster-bridge.io/home-uid']}"
+            found = [it for it in events if it["involvedObject"]["name"] == volume]
+            return any(it["reason"] == "VolumeFailedDelete" for it in found)
+
+        wait_for(is_held, "the bridge keeps the source")
+        assert uids([source]).items() < uids(storage.remote_claims()).items()
+        bridged.apply(storage.node_pod("clone", "clone"))
+        storage.wait_until_ready("clone")
+        assert storage.read("clone") == "started\n"
+        wait_for(lambda: len(storage.volumes()) == 1, "the source's volume is deleted")
+        assert len(storage.remote_claims()) == 1
+
+
 def _deployment(storage: ProvisionedStorage, claim: str, replicas: int) -> str:
     script = "echo started >> /data/file; sleep 3600"
     labels = {"app": "web"}
