@@ -31,6 +31,7 @@ from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from bridge.relay.relay_counters import RelayMetrics
 from bridge.remote_claim.claim_keeper import RemoteClaim
+from bridge.remote_claim.other_nodes import require_own_bridges
 from sync.engine.controller_list import ControllerOptions
 from sync.engine.engine import Engine, utc_now
 from sync.kube import in_cluster
@@ -141,12 +142,17 @@ class TermFactory:
             claim.home_fence,
             claim,
             RemoteReachability(self.remote, engine.informers),
-            self._before_serving,
+            lambda: self._before_serving(engine),
             remove_stale_objects=remove_stale_slices,
         )
 
-    async def _before_serving(self) -> None:
+    async def _before_serving(self, engine: Engine) -> None:
         """`ReplicaTerm.before_serving`."""
+        if self.facts.storage == "provision":
+            identity, places = self.facts.identity, self.facts.claim_places
+            await require_own_bridges(
+                self.home.account, self.remote, identity, places, engine.other_nodes()
+            )
         await self._require_recorded_network()
         if self.facts.network == "flat":
             self.home_ranges = await read_home_ranges(self.home.account)

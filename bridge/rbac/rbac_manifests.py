@@ -92,7 +92,11 @@ class HomePermissions:
         needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
-        volumes = (*permissions.HOME_STORAGE, *permissions.HOME_SNAPSHOTS)
+        volumes = (
+            *permissions.HOME_STORAGE,
+            *permissions.HOME_SNAPSHOTS,
+            *permissions.HOME_OTHER_CLAIMS,
+        )
         storage = volumes if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,

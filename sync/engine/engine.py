@@ -53,8 +53,13 @@ from sync.references.reference_watches import ReferenceWatches
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of
-from translators.ownership_labels import home_namespace_of, is_owned
+from translators.object_accessors import HomeNamespace, Object, metadata, name_of, namespace_of
+from translators.ownership_labels import (
+    LABEL_NODE,
+    home_namespace_of,
+    is_owned,
+    namespace_users,
+)
 from translators.timestamps import format_time
 from translators.translation_options import Policy
 
@@ -106,7 +111,7 @@ class Engine:
         self.home_pods = shared.home_pods
         self.remote_pods = shared.remote_pods
         self.remote_nodes = shared.remote_nodes
-        self._remote_namespaces = shared.remote_namespaces
+        self._remote_namespaces, self._storage = shared.remote_namespaces, shared.storage
         self.unschedulable_pods: UnschedulablePods | None = None
         """Whether remote pods wait for a node; None if they may wait for ever."""
         if (timeout := policy.unschedulable_timeout) is not None:
@@ -240,6 +245,16 @@ class Engine:
     @property
     def pods(self) -> PodController:
         return self.find(PodController)
+
+    def other_nodes(self) -> set[str]:
+        """The other virtual nodes, as label values, that use namespaces of this home in the remote,
+        or have provisioned volumes there."""
+        namespaces = self._remote_namespaces.store
+        owned = (it for it in namespaces if is_owned(it, self._identity))
+        nodes = {node for it in owned for node in namespace_users(it)}
+        for claim in self._storage.remote_claims.store if self._storage is not None else ():
+            nodes.add(str((metadata(claim).get("labels") or {}).get(LABEL_NODE) or ""))
+        return nodes - {"", self._identity.node_label}
 
     def find(self, kind: type[T]) -> T:
         """The controller of this class. Raises LookupError if there is none."""

@@ -118,6 +118,7 @@ rules:
   - apiGroups: [storage.k8s.io]
     resources: [csistoragecapacities]
     verbs: [create, list, watch, patch, delete]
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}
   {{- end }}
 ---
 {{ include "bridge.bound" (list . "cluster-bridge") }}
