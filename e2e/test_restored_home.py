@@ -223,6 +223,40 @@ def test_restored_home_deletes_no_volume(original: Bridged, tmp_path: Path) -> N
         storage.clear()
 
 
+def test_clone_under_another_node_name_gets_no_volume(original: Bridged, tmp_path: Path) -> None:
+    """While the original's bridge runs; the bridge of the clone ends before it writes anything."""
+    original.wait_until_schedulable()
+    storage, drill = ProvisionedStorage(original), f"{original.node}-drill"
+    with hostpath(original.remote, default=True), storage.home_class("some") as name:
+        _store(storage, name, "early")
+        data = saved(original.home, tmp_path / "etcd")
+        _renewed(original)
+        before, began = _versions(storage), now()
+        with restored(original.home, data) as (other,):
+            limited = service_accounts.in_place_of_node(other, tmp_path, drill)
+            options = (*usual_options(drill), "--home-identity", "service-account")
+            second = replace(
+                original.bridge,
+                home=limited,
+                log=tmp_path / "second.log",
+                process=None,
+                args=options,
+            )
+            try:
+                second.launch()
+                assert second.wait_for_exit(seconds=REJECTED_SECONDS) == 1
+                text = second.log.read_text()
+                assert f"serves node {original.node}" in text
+                assert REGISTERED not in text
+            finally:
+                second.kill()
+                print(second.log.read_text())
+        assert _versions(storage) == before
+        wrote = writes(original.remote, since=began, namespace=original.remote_namespace)
+        assert not [it for it in wrote if it.resource == "persistentvolumeclaims"]
+        storage.clear()
+
+
 def _store(storage: ProvisionedStorage, storage_class: str, *names: str) -> None:
     """A PVC for each name, and a pod that writes the name to it."""
     for name in names:

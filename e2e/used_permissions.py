@@ -152,8 +152,15 @@ class Report:
 
     @property
     def unused(self) -> list[Granted]:
-        """The grants without a use."""
-        return [it for it in all_grants() if not self.used[str(it)] and not _is_shared(it)]
+        """The grants without a use. The records of other nodes' claims have names that a grant for
+        any node covers too."""
+        return [
+            it
+            for it in all_grants()
+            if not self.used[str(it)]
+            and not _is_shared(it)
+            and it.permission not in permissions.HOME_OTHER_CLAIMS
+        ]
 
     def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
         """Adds another report in the form of `as_json`."""
