@@ -18,6 +18,7 @@ from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_resources import EVENTS
 from sync.runtime.controller import Controller
 from sync.storage import pvc_planner
+from sync.storage.provisioning_failures import ProvisioningFailures
 from sync.storage.pvc_executor import PvcExecutor
 from sync.storage.pvc_lookup import PvcLookup
 from sync.storage.pvc_planner import REASON_FAILED, PvcState
@@ -46,7 +47,6 @@ from translators.storage.identifiers import (
 )
 from translators.storage.pvc_resolution import Unresolved
 from translators.storage.volume_state import VolumeSummary
-from translators.timestamps import parse_time
 
 #: PVCs reconciled at once.
 WORKERS = 16
@@ -57,9 +57,6 @@ _WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
 EVENTS_MAX, COUNTED_MAX = 20, 10_000
 _EVENT_METADATA = ("name", "namespace", "uid", "resourceVersion")
 _EVENT_FIELDS = ("involvedObject", "reason", "message")
-#: Seconds for which a provisioner of the remote may fail before the PVC is given back: most
-#: failures pass.
-PATIENCE = 60.0
 #: Volumes that are summed up before the event loop runs other tasks.
 VOLUMES_PER_BATCH = 200
 #: Plans of one reconcile: a new PVC takes four, an expansion as many.
@@ -84,10 +81,9 @@ class PvcController:
             Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS, slim=_slim_event)
             for it in context.policy.remote_namespaces or (None,)
         ]
-        self._now = context.now
-        # By the remote PVC's UID: how many Events were repeated, and the last failure.
+        # How many Events were repeated, by the remote PVC's UID.
         self._repeated: FairCache[str, int] = FairCache(COUNTED_MAX)
-        self._failures: FairCache[str, str] = FairCache(COUNTED_MAX)
+        self._failures = ProvisioningFailures()
 
     @property
     def executor(self) -> PvcExecutor:
@@ -192,11 +188,9 @@ class PvcController:
                 self._queue_unbound(claim)
 
     def remote_event_changed(self, old: Object | None, new: Object | None) -> None:
-        """Repeats a warning of the remote about a PVC on the home PVC, once for each message."""
+        """Repeats a warning of the remote about a PVC on the home PVC, once for each message, and
+        counts failures to provision it."""
         if new is None or self.controller.queue.is_paused:
-            return
-        message = str(new.get("message") or "")
-        if old is not None and old.get("message") == message:
             return
         involved = new.get("involvedObject") or {}
         key = Key(str(involved.get("namespace")), str(involved.get("name")))
@@ -205,14 +199,18 @@ class PvcController:
         if remote is None or origin is None or uid_of(remote) != involved.get("uid"):
             return
         home = self.storage.home_claims.store.get(Key(origin.namespace, origin.name))
+        if home is None or not has_home_uid(remote, uid_of(home)):
+            return
+        message = str(new.get("message") or "")
+        reason = str(new.get("reason") or REASON_FAILED)[:128]
+        if reason == REASON_FAILED and is_unfinished(remote):
+            self._failures.observe(remote, f"remote: {message}")
+            self.controller.queue.add(key_of(home))
         count = self._repeated.get(uid_of(remote)) or 0
-        if home is not None and has_home_uid(remote, uid_of(home)) and count < EVENTS_MAX:
+        is_new = old is None or old.get("message") != message
+        if is_new and count < EVENTS_MAX:
             self._repeated.put(key.namespace, uid_of(remote), count + 1)
-            reason = str(new.get("reason") or REASON_FAILED)[:128]
             self._events.warn(home, reason, f"remote: {message}")
-            if reason == REASON_FAILED:
-                self._failures.put(key.namespace, uid_of(remote), f"remote: {message}")
-                self.controller.queue.add_after(Key(origin.namespace, origin.name), PATIENCE)
 
     def _queue_unbound(self, claim: Object) -> None:
         if not bound_volume(claim):
@@ -251,16 +249,9 @@ class PvcController:
             home_class=storage.home_classes.store.get(Key("", class_name(home))),
             remote_classes=list(storage.remote_classes.store),
             source=self._source_of(home),
-            failure=self._lasting_failure(remote) if remote is not None else "",
+            failure=self._failures.lasting(remote) if remote is not None else "",
             has_pod=self._home_pods.store.has("claim", ClaimKey(*key)),
         )
-
-    def _lasting_failure(self, remote: Object) -> str:
-        """Why the remote's provisioner has failed for `PATIENCE` seconds; "" if it has not."""
-        created = str(metadata(remote).get("creationTimestamp") or self._now())
-        age = parse_time(self._now()) - parse_time(created)
-        failure = self._failures.get(uid_of(remote)) or ""
-        return failure if age.total_seconds() >= PATIENCE else ""
 
     def _remote_of(self, home: Object, volume: Object | None) -> Object | None:
         handle = volume_handle(volume) if volume is not None else None

@@ -9,7 +9,7 @@ between two writes, and one that takes over, continue with the next.
 | unbound, of a pod on this node | any                  | none             | select this node     |
 | wants a volume on this node    | none                 | none             | create remote PVC    |
 | wants a volume on this node    | unbound, Immediate   | none             | none: wait           |
-| wants a volume on this node    | failing, Immediate   | none             | give it back         |
+| wants a volume on this node    | failing, Immediate   | none             | give it back [1]     |
 | wants a volume on this node    | usable               | none             | create the volume    |
 | any                            | unfinished           | exists           | finish remote PVC    |
 | wants one that cannot be       | none, or unfinished  | none             | give it back         |
@@ -18,6 +18,8 @@ between two writes, and one that takes over, continue with the next.
 | bound                          | another capacity     | exists           | patch volume and PVC |
 | bound                          | requests less        | exists           | expand               |
 | bound                          | other metadata       | exists           | follow metadata      |
+
+[1] A copy of another PVC or VolumeSnapshot is not given back: no other remote has its source.
 
 A remote PVC is *unfinished* (`ANNOTATION_UNFINISHED`) until home has its PersistentVolume. No pod
 mounts one, so it has no data. No plan deletes another remote PVC: that takes the deletion of its
@@ -69,7 +71,8 @@ class PvcState:
     source: str | Unresolved = ""
     """The remote PVC of which the home PVC is a clone; "" if it is none."""
     failure: str = ""
-    """Why the remote's provisioner has failed for longer than it may; "" if it has not."""
+    """Why the remote's provisioner fails for good (`sync.storage.provisioning_failures`); "" if it
+    does not."""
     has_pod: bool = False
     """Whether a pod on this node mounts the PVC."""
 
@@ -247,7 +250,8 @@ def _provision(state: PvcState, policy: Policy) -> Action | None:
         )
         return GiveBack(message, remote if is_unfinished(remote) else None)
     if not is_bound(remote) and not _may_be_unbound(remote, served, state.remote_classes):
-        if state.failure and is_unfinished(remote):
+        # No other remote has the source of a copy, and a second attempt would start it again.
+        if state.failure and is_unfinished(remote) and not remote_pvc.data_source(remote):
             message = f"{state.failure}; request what the remote has, or use another StorageClass"
             return GiveBack(message, remote)
         return None

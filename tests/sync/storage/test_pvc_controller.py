@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from sync.cache.store import Key
@@ -12,7 +14,6 @@ from sync.kube.api_resources import (
     PODS,
     Object,
 )
-from sync.storage import pvc_controller
 from sync.storage.pvc_controller import PvcController
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
@@ -370,25 +371,75 @@ async def test_warning_of_remote_provisioner_is_repeated_at_home(storage: Storag
     assert found["count"] == 1
 
 
-async def test_lasting_failure_of_remote_provisioner_gives_claim_back(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
+async def _fail(storage: Storage, *times: int, message: str = "no disk is free") -> None:
+    """The remote's provisioner reports a failure at each of these seconds."""
+    (remote,) = storage.remote_claims()
+    before = 0
+    for count, at in enumerate(times, start=1):
+        await asyncio.sleep(at - before)
+        before = at
+        storage.remote.put({**_failure_event(remote), "message": message, "count": count})
+        await storage.harness.settle()
+
+
+async def test_lasting_failure_of_remote_provisioner_gives_claim_back(storage: Storage) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    await _fail(storage, 1, 3, 7, 15, 31, 63)
+    assert not storage.remote_claims()
+    assert ANNOTATION_SELECTED_NODE not in storage.home_claim()["metadata"]["annotations"]
+    events = await storage.harness.events_with_reason("ProvisioningFailed")
+    assert any("use another StorageClass" in it["message"] for it in events)
+
+
+@pytest.mark.parametrize("times", [(2,), (2, 4, 8), (2, 600)])
+async def test_failure_that_passed_does_not_interrupt_slow_provisioning(
+    storage: Storage, times: tuple[int, ...]
 ) -> None:
     await storage.harness.start()
     storage.claim()
     await storage.harness.settle()
     (remote,) = storage.remote_claims()
-    event = _failure_event(remote)
-    storage.harness.now = "2030-01-01T00:00:30Z"
-    storage.remote.put(event)
-    await storage.harness.events_with_reason("ProvisioningFailed")
+    await _fail(storage, *times)
+    await asyncio.sleep(3600)
+    storage.remote.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        remote["metadata"]["name"],
+        {"metadata": {"labels": {"a": "b"}}},
+        REMOTE_NAMESPACE,
+    )
+    await storage.settle()
+    assert storage.home_claim()["status"]["phase"] == "Bound"
+    assert storage.remote_claims()[0]["metadata"]["uid"] == remote["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("code", ["DeadlineExceeded", "Aborted", "Unavailable", "Canceled"])
+async def test_driver_that_continues_is_not_interrupted(storage: Storage, code: str) -> None:
+    """external-provisioner reports such an error at each of its attempts, while the driver
+    continues (its `isFinalError`)."""
+    await storage.harness.start()
+    storage.claim()
     await storage.harness.settle()
-    assert len(storage.remote_claims()) == 1
-    monkeypatch.setattr(pvc_controller, "PATIENCE", 0.0)
-    storage.remote.put({**event, "message": "still no disk is free"})
-    # The key is queued after the patience, for which `settle` does not wait.
-    await storage.remote.until(lambda: not storage.remote_claims())
+    before = storage.remote_claims()
+    message = f"failed to provision volume: rpc error: code = {code} desc = still copying"
+    await _fail(storage, *range(15, 600, 15), message=message)
+    assert storage.remote_claims() == before
+
+
+async def test_failing_clone_is_not_given_back(storage: Storage) -> None:
+    """No other remote can have it, and another attempt would copy all data again."""
+    await storage.harness.start()
+    await storage.bound("source")
+    storage.claim("data", dataSource={"kind": "PersistentVolumeClaim", "name": "source"})
     await storage.harness.settle()
-    assert ANNOTATION_SELECTED_NODE not in storage.home_claim()["metadata"]["annotations"]
+    remote = storage.remote_claim(storage.home_claim())
+    assert remote is not None
+    for count in range(10):
+        storage.remote.put({**_failure_event(remote), "count": count})
+        await storage.harness.settle()
+        await asyncio.sleep(15)
+    assert storage.remote_claim(storage.home_claim()) is not None
 
 
 async def test_unfinished_claim_of_deleted_home_claim_is_deleted(storage: Storage) -> None:

@@ -3,6 +3,7 @@ another node, the pod waits, and nothing is left in either cluster."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.fakeapi import Fault
 from tests.sync.storage.storage_harness import Storage
+from translators.object_accessors import Object
 from translators.ownership_labels import LABEL_REMOTE
 from translators.storage.identifiers import ANNOTATION_SELECTED_NODE
 
@@ -114,30 +116,28 @@ async def test_pod_with_rejected_claim_waits(storage: Storage) -> None:
     assert storage.remote_claims() == []
 
 
-async def test_claim_that_a_provisioner_fails_names_the_next_step(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_claim_that_a_provisioner_fails_names_the_next_step(storage: Storage) -> None:
     """As for a volume that is too large, or a mode that the remote's driver lacks."""
-    monkeypatch.setattr("sync.storage.pvc_controller.PATIENCE", 0.0)
     await storage.harness.start()
     storage.claim(size="900Ti")
     await storage.harness.settle()
     (remote,) = storage.remote_claims()
     meta = remote["metadata"]
-    storage.remote.put(
-        {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": "e", "namespace": meta["namespace"]},
-            "involvedObject": {
-                "kind": "PersistentVolumeClaim",
-                **{key: meta[key] for key in ("namespace", "name", "uid")},
-            },
-            "type": "Warning",
-            "reason": "ProvisioningFailed",
-            "message": "no disk is that large",
-        }
-    )
+    event: Object = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "kind": "PersistentVolumeClaim",
+            **{key: meta[key] for key in ("namespace", "name", "uid")},
+        },
+        "type": "Warning",
+        "reason": "ProvisioningFailed",
+        "message": "no disk is that large",
+    }
+    for count in range(3):
+        storage.remote.put({**event, "count": count})
+        await asyncio.sleep(40)
     await storage.harness.settle()
     assert storage.remote_claims() == []
     assert storage.volumes() == []
