@@ -4,7 +4,8 @@ A bridge that is stopped while it provisions leaves a PVC that it has marked as 
 (`translators.storage.identifiers.ANNOTATION_UNFINISHED`) and that no bridge would delete any more.
 It has no data: no pod mounts a PVC before the mark is removed. A PVC is deleted only if
 
-- its labels and annotations name this home and this node, or a node that no longer exists;
+- its labels and annotations name this home and this node, or a node that no longer exists, and it
+  is in the namespace to which the join that the Node records maps its home namespace;
 - home has no PersistentVolume for it, and its home PVC, if that exists, is not to be provisioned by
   another node: the bridge of that node continues with the same remote PVC;
 - no pod of the remote mounts it;
@@ -21,13 +22,19 @@ from collections.abc import Collection, Iterable
 from bridge.base.progress_lines import Waiting
 from bridge.clusters.connection import Notify
 from bridge.leave.leave_summary import HomeState
+from bridge.node import join_record
 from bridge.rbac import permissions
 from sync.cleanup.remote_inventory import ReadScope
 from sync.kube.api_errors import Conflict, Forbidden
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
-from translators.ownership_labels import LABEL_NODE, home_selector, origin_of
+from translators.ownership_labels import (
+    LABEL_NODE,
+    home_selector,
+    is_in_mapped_namespace,
+    origin_of,
+)
 from translators.storage.identifiers import is_unfinished, selected_node, volume_name
 from translators.storage.pvc_resolution import mounted_claims
 
@@ -86,7 +93,11 @@ def _is_of_node(claim: Object, state: HomeState) -> bool:
     node = (metadata(claim).get("labels") or {}).get(LABEL_NODE)
     is_of_lost_node = state.sibling_nodes is not None and node not in state.sibling_nodes
     is_ours = node == state.identity.node_label or is_of_lost_node
-    return is_ours and is_unfinished(claim) and origin_of(claim) is not None
+    is_candidate = is_ours and is_unfinished(claim) and origin_of(claim) is not None
+    if not is_candidate or state.node is None:
+        return is_candidate
+    policy, is_recorded = join_record.read_policy(state.node, state.identity.home_id)
+    return not is_recorded or is_in_mapped_namespace(claim, policy.identity)
 
 
 async def _is_unused_at_home(

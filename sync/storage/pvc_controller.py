@@ -30,7 +30,13 @@ from translators.object_accessors import (
     namespace_of,
     uid_of,
 )
-from translators.ownership_labels import has_home_uid, is_owned, is_owned_by_node, origin_of
+from translators.ownership_labels import (
+    has_home_uid,
+    is_in_mapped_namespace,
+    is_owned,
+    is_owned_by_node,
+    origin_of,
+)
 from translators.storage import remote_pvc
 from translators.storage.identifiers import (
     ClaimKey,
@@ -233,6 +239,7 @@ class PvcController:
             for it in of_name
             if is_unfinished(it)
             and is_owned_by_node(it, self._identity)
+            and is_in_mapped_namespace(it, self._identity)
             and not self._lookup.volumes_of(it)
         ]
         if home is None:

@@ -29,7 +29,7 @@ from sync.kube.api_errors import (
     NamespaceTerminating,
     NotFound,
 )
-from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
@@ -62,13 +62,19 @@ from translators.object_accessors import (
     namespaced_name,
     uid_of,
 )
-from translators.ownership_labels import has_home_uid, is_owned
+from translators.ownership_labels import (
+    has_home_uid,
+    home_namespace_of,
+    is_owned,
+    unmanaged_selector,
+)
 from translators.storage.identifiers import (
     ANNOTATION_SELECTED_NODE,
     ANNOTATION_UNFINISHED,
     bound_volume,
     selected_node,
 )
+from translators.storage.pvc_resolution import mounted_claims
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +105,7 @@ class PvcExecutor:
     ) -> None:
         self._account = context.account
         self._remote = context.remote
+        self._remote_pods = context.remote_pods
         self._policy = context.policy
         self._identity = context.identity
         self._namespaces = context.namespaces
@@ -284,7 +291,12 @@ class PvcExecutor:
         self._queue.add_after(key_of(home), wait)
 
     async def _delete_unfinished(self, remote: Object) -> None:
-        """Deletes the remote PVC at exactly this version: one that is finished meanwhile stays."""
+        """Deletes the remote PVC at exactly this version: one that is finished meanwhile stays. So
+        does one that a pod mounts, whose data is not the bridge's to delete: no pod of home mounts
+        an unfinished PVC, but one may that was restored from a backup of such a PVC."""
+        if await self._is_mounted(remote):
+            _log_remote(remote, "unfinished, and kept: a pod of the remote mounts it")
+            return
         await self._remote.delete(
             PERSISTENT_VOLUME_CLAIMS,
             name_of(remote),
@@ -292,12 +304,18 @@ class PvcExecutor:
             uid=uid_of(remote),
             resource_version=version_of(remote),
         )
-        fields = object_fields("PersistentVolumeClaim", remote, cluster="remote")
-        changes.info(
-            "PersistentVolumeClaim %s: unfinished, deleted in the remote",
-            namespaced_name(remote),
-            extra=fields,
+        _log_remote(remote, "unfinished, deleted in the remote")
+
+    async def _is_mounted(self, remote: Object) -> bool:
+        """Whether a pod of the remote mounts the PVC: the managed ones as the cache has them, and
+        of the others, of which a mapped namespace has few, those of the API server. Raises
+        KubeError."""
+        unmanaged = await self._remote.list(
+            PODS, namespace=namespace_of(remote), labels=unmanaged_selector(self._identity)
         )
+        managed = self._remote_pods.store.by_index("namespace", home_namespace_of(remote))
+        pods = (*unmanaged.items, *managed)
+        return any(name_of(remote) in mounted_claims(pod).values() for pod in pods)
 
     # -- follow ----------------------------------------------------------------------------
 
@@ -353,6 +371,11 @@ def _selected_node_patch(home: Object, node: str | None) -> Object:
     """Changes the selected node, if the PVC is unchanged."""
     annotations = {ANNOTATION_SELECTED_NODE: node}
     return {"metadata": {"resourceVersion": version_of(home), "annotations": annotations}}
+
+
+def _log_remote(remote: Object, what: str) -> None:
+    fields = object_fields("PersistentVolumeClaim", remote, cluster="remote")
+    changes.info("PersistentVolumeClaim %s: %s", namespaced_name(remote), what, extra=fields)
 
 
 def _log(home: Object, what: str) -> None:

@@ -22,8 +22,9 @@ between two writes, and one that takes over, continue with the next.
 [1] A copy of another PVC or VolumeSnapshot is not given back: no other remote has its source.
 
 A remote PVC is *unfinished* (`ANNOTATION_UNFINISHED`) until home has its PersistentVolume. No pod
-mounts one, so it has no data. No plan deletes another remote PVC: that takes the deletion of its
-PersistentVolume (`sync.storage.volume_planner`).
+of home mounts one, so it has no data; one that another pod of the remote mounts is kept. No plan
+deletes another remote PVC: that takes the deletion of its PersistentVolume
+(`sync.storage.volume_planner`).
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class PvcState:
     remote: Object | None = None
     """The PVC in the remote for this home PVC."""
     unfinished: Iterable[Object] = ()
-    """Unfinished PVCs without PersistentVolume in the remote, for home PVCs of this name, that this
-    virtual node created."""
+    """Unfinished PVCs without PersistentVolume in the mapped namespace of the remote, for home PVCs
+    of this name, that this virtual node created."""
     home_class: Object | None = None
     remote_classes: Iterable[Object] = ()
     source: str | Unresolved = ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bridge.leave.leave_summary import volumes_error
-from bridge.node import node_object
+from bridge.node import join_record, node_object
 from sync.kube.api_resources import (
     CSI_STORAGE_CAPACITIES,
     NAMESPACES,
@@ -26,7 +26,8 @@ from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_HOME_NAME, ANNOTATION_HOME_UID, LABEL_NODE
 from translators.storage.identifiers import ANNOTATION_SELECTED_NODE, ANNOTATION_UNFINISHED
-from translators.virtual_node_identity import home_id_from_uid
+from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -204,9 +205,17 @@ def _unreadable(world: World) -> None:
     world.two.home.fail(Fault("GET", "*/persistentvolumes", code=403, times=None))
 
 
+def _in_another_namespace_than_the_mapped_one(world: World) -> None:
+    """As restored from a backup of the remote."""
+    policy = Policy(Identity("h", "home", NODE, "{namespace}-elsewhere"), "10.0.0.1")
+    annotations = {join_record.ANNOTATION_OPTIONS: join_record.encode_policy(policy)}
+    world.two.home.update(NODES, NODE, {"metadata": {"annotations": annotations}})
+
+
 @pytest.mark.parametrize(
     "arrange",
     [
+        _in_another_namespace_than_the_mapped_one,
         _with_volume_at_home,
         _mounted_in_remote,
         _selected_for_another_node,

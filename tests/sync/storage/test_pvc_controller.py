@@ -16,8 +16,10 @@ from sync.kube.api_resources import (
 )
 from sync.storage.pvc_controller import PvcController
 from tests.fakeapi import Fault
+from tests.objects import pod
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 from tests.sync.storage.storage_harness import REMOTE_ID, Storage
+from translators.object_accessors import uid_of
 from translators.ownership_labels import LABEL_HOME, LABEL_REMOTE
 from translators.storage.identifiers import (
     ANNOTATION_PROVISIONED_BY,
@@ -450,6 +452,47 @@ async def test_unfinished_claim_of_deleted_home_claim_is_deleted(storage: Storag
     storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
     await storage.harness.settle()
     assert not storage.remote_claims()
+
+
+async def test_copy_of_an_unfinished_claim_in_another_namespace_stays(storage: Storage) -> None:
+    """As of a backup of the remote that is restored elsewhere."""
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    kept = ("name", "labels", "annotations")
+    meta = {key: remote["metadata"][key] for key in kept} | {"namespace": "elsewhere"}
+    copied = {key: remote[key] for key in ("apiVersion", "kind", "spec")}
+    restored = storage.remote.put({**copied, "metadata": meta})
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.settle()
+    (left,) = storage.remote_claims()
+    assert left["metadata"]["uid"] == restored["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("is_managed", [False, True])
+async def test_unfinished_claim_that_a_pod_mounts_stays(
+    storage: Storage, *, is_managed: bool
+) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    claim = {"claimName": remote["metadata"]["name"]}
+    user = pod("user", REMOTE_NAMESPACE)
+    user["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": claim}]
+    if is_managed:
+        user["metadata"]["labels"] = {LABEL_HOME: remote["metadata"]["labels"][LABEL_HOME]}
+        user["metadata"]["annotations"] = {
+            "cluster-bridge.io/home-namespace": "default",
+            "cluster-bridge.io/home-name": "user",
+            "cluster-bridge.io/home-uid": "user",
+        }
+    storage.remote.put(user)
+    await storage.harness.settle()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.settle()
+    assert uid_of(storage.remote_claims()[0]) == uid_of(remote)
 
 
 async def test_recreated_claim_gets_new_volume(storage: Storage) -> None:
