@@ -40,6 +40,7 @@ from translators.storage.identifiers import (
     bound_volume,
     is_bound,
     is_unfinished,
+    is_volume_of,
     selected_node,
     volume_handle,
     volume_name,
@@ -294,11 +295,11 @@ def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Act
     handle = volume_handle(volume)
     if handle is None or handle.remote_id != policy.remote_id or not is_bound(home):
         return None
-    if not holds_data_of(remote, volume, policy.identity) or is_deleting(remote):
+    if not is_volume_of(volume, home) or is_deleting(remote):
         return None
-    reference = (volume.get("spec") or {}).get("claimRef") or {}
-    is_of_home = reference.get("uid") == uid_of(home)
-    if is_of_home and (patch := remote_pvc.origin_patch(home, remote)):
+    if not holds_data_of(remote, volume, policy.identity):
+        return None
+    if patch := remote_pvc.origin_patch(home, remote):
         return RecordOrigin(remote, patch)
     if patch := remote_pvc.request_patch(home, remote):
         return Expand(remote, patch)

@@ -131,6 +131,18 @@ def claim_of_volume(volume: Object) -> ClaimKey | None:
     return ClaimKey(str(reference.get("namespace") or ""), str(reference["name"]))
 
 
+def is_volume_of(volume: Object, claim: Object) -> bool:
+    """Whether home's PersistentVolume controller has bound the PersistentVolume to exactly this
+    PVC. The PVC itself does not show that: users may write its status."""
+    return claim_uid_of_volume(volume) == metadata(claim).get("uid")
+
+
+def claim_uid_of_volume(volume: Object) -> str:
+    """The UID of the home PVC to which a PersistentVolume is bound; "" if it is bound to none."""
+    reference = (volume.get("spec") or {}).get("claimRef") or {}
+    return str(reference.get("uid") or "")
+
+
 def claims_of_pod(pod: Object) -> Iterable[ClaimKey]:
     """The home PVCs that a pod mounts, those of generic ephemeral volumes included."""
     namespace = str(metadata(pod).get("namespace") or "")

@@ -30,8 +30,10 @@ from translators.storage.identifiers import (
     ANNOTATION_REMOTE_PVC,
     VolumeHandle,
     bound_volume,
+    claim_uid_of_volume,
     is_bound,
     is_unfinished,
+    is_volume_of,
     remote_claim_uid,
     volume_handle,
 )
@@ -75,6 +77,8 @@ def used_handle(
             f"annotation {ANNOTATION_REMOTE_PVC} of the PersistentVolumeClaim to the name of one "
             f"in the remote's namespace {namespace}",
         )
+    if not is_volume_of(volume, home):
+        return _waits(name, f"is not the one for which PersistentVolume {name_of(volume)} is")
     if handle.namespace != namespace:
         return Unresolved(
             REASON_UNREACHABLE,
@@ -121,8 +125,8 @@ def holds_data_of(remote: Object, volume: Object, identity: Identity) -> bool:
     """Whether a PVC of the remote has the data of home's PersistentVolume: it is managed by this
     home, and is the recorded PVC, or (if the remote was restored from a backup) was created for the
     same home PVC."""
-    claim_uid = str(((volume.get("spec") or {}).get("claimRef") or {}).get("uid") or "")
-    is_same = uid_of(remote) == remote_claim_uid(volume) or has_home_uid(remote, claim_uid)
+    is_recorded = uid_of(remote) == remote_claim_uid(volume)
+    is_same = is_recorded or has_home_uid(remote, claim_uid_of_volume(volume))
     return is_owned(remote, identity) and is_same
 
 

@@ -413,7 +413,7 @@ async def test_provisioned_claim_names_its_data_in_the_remote(looked: Looked) ->
     )
     claim = _named(await looked.answer(), "PersistentVolumeClaim")
     assert claim["becomes"] == "a new volume in the remote, once a node is selected"
-    looked.two.home.put(_claim("Bound", volumeName="pvc-1"))
+    bound = looked.two.home.put(_claim("Bound", volumeName="pvc-1"))
     remote_id = home_id_from_uid(_uid(looked.two.remote))
     namespace = (await looked.answer())["remote"]["namespace"]
     handle = f"{remote_id}/{namespace}/data-0123"
@@ -422,7 +422,10 @@ async def test_provisioned_claim_names_its_data_in_the_remote(looked: Looked) ->
             "apiVersion": "v1",
             "kind": "PersistentVolume",
             "metadata": {"name": "pvc-1"},
-            "spec": {"csi": {"driver": "volumes.cluster-bridge.io", "volumeHandle": handle}},
+            "spec": {
+                "claimRef": {"namespace": "default", "name": "data", "uid": uid_of(bound)},
+                "csi": {"driver": "volumes.cluster-bridge.io", "volumeHandle": handle},
+            },
         }
     )
     meta = {"name": "data-0123", "namespace": namespace}

@@ -78,7 +78,9 @@ def _bind(looked: Looked, home: Object, remote: Object) -> None:
         "volumeAttributes": {"remoteUID": remote["metadata"]["uid"]},
     }
     volume = f"pvc-{home['metadata']['uid']}"
-    looked.two.home.put(PERSISTENT_VOLUMES.manifest({"name": volume}, spec={"csi": csi}))
+    claim = {"namespace": "default", "name": "data", "uid": home["metadata"]["uid"]}
+    spec = {"claimRef": claim, "csi": csi}
+    looked.two.home.put(PERSISTENT_VOLUMES.manifest({"name": volume}, spec=spec))
     changes: Object = {
         "spec": {"volumeName": volume},
         "status": {"phase": "Bound", "capacity": {"storage": "3Gi"}},

@@ -191,6 +191,19 @@ async def test_retained_volume_is_mounted_by_its_new_claim(storage: Storage) -> 
     assert _mounts(storage)[0]["persistentVolumeClaim"]["claimName"] == remote["metadata"]["name"]
 
 
+async def test_claim_with_a_forged_status_is_not_mounted(storage: Storage) -> None:
+    """A user who may write the status of PVCs names the PersistentVolume of another PVC."""
+    await storage.harness.start()
+    home = await storage.bound("other")
+    storage.claim("data", volumeName=home["spec"]["volumeName"])
+    bound = {"status": {"phase": "Bound"}}
+    storage.home.update(PERSISTENT_VOLUME_CLAIMS, "data", bound, "default")
+    storage.harness.pod(volumes=_VOLUMES)
+    await storage.harness.settle(waiting=True)
+    assert storage.harness.remote_pod() is None
+    assert storage.harness.status()["reason"] == REASON_WAITING
+
+
 @pytest.mark.parametrize("is_deleting", [True, False])
 async def test_pod_does_not_start_with_claim_that_is_being_deleted(
     storage: Storage, is_deleting: bool

@@ -534,6 +534,23 @@ async def test_labels_follow_bound_claim_and_labels_of_remote_stay(storage: Stor
     assert not storage.harness.writes()
 
 
+async def test_claim_with_a_forged_status_changes_nothing(storage: Storage) -> None:
+    """A user who may write the status of PVCs names the PersistentVolume of another namespace."""
+    await storage.harness.start()
+    home = await storage.bound(size="1Gi")
+    before = storage.remote_claim(home)
+    storage.claim("forged", "other", size="100Gi", volumeName=home["spec"]["volumeName"])
+    storage.home.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        "forged",
+        {"metadata": {"labels": {"app": "forged"}}, "status": {"phase": "Bound"}},
+        "other",
+    )
+    await storage.harness.settle()
+    assert storage.remote_claim(home) == before
+    assert storage.home_claim("forged", "other")["status"] == {"phase": "Bound"}
+
+
 async def test_rejected_labels_are_reported(storage: Storage) -> None:
     await storage.harness.start()
     await storage.bound()

@@ -54,7 +54,8 @@ def _bound(capacity: str = "2Gi") -> Object:
 
 def _volume(handle: str = "r1/shop-berlin/data-0") -> Object:
     csi = {"driver": DRIVER, "volumeHandle": handle, "volumeAttributes": {"remoteUID": "remote-1"}}
-    return {"metadata": {"name": "pvc-u"}, "spec": {"csi": csi}, "status": {"phase": "Bound"}}
+    spec = {"csi": csi, "claimRef": {"namespace": "shop", "name": "data", "uid": "u"}}
+    return {"metadata": {"name": "pvc-u"}, "spec": spec, "status": {"phase": "Bound"}}
 
 
 def _remote(*, phase: str = "Bound", unfinished: bool = False, of_class: str = "fast") -> Object:
