@@ -15,8 +15,9 @@ from bridge.leave import home_inventory
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import namespace_ownership_lease
 from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.base.resource_version import version_of
 from sync.kube import renewed_token
-from sync.kube.api_errors import Forbidden
+from sync.kube.api_errors import Conflict, Forbidden, NotFound
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CSI_STORAGE_CAPACITIES,
@@ -24,12 +25,17 @@ from sync.kube.api_resources import (
     LEASES,
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
 )
 from sync.kube.client import KubeClient
 from sync.namespaces import namespace_ownership
 from translators.object_accessors import Object, name_of, namespace_of, namespaced_name, uid_of
 from translators.ownership_labels import home_selector
+from translators.storage.identifiers import ANNOTATION_SELECTED_NODE
+
+#: Attempts to change PVCs that other clients change meanwhile.
+ATTEMPTS = 3
 
 
 async def remove_namespace_record(
@@ -90,6 +96,7 @@ async def remove(
                     f"delete it; {consequence}"
                 )
             )
+    await _release_pending_claims(home, settings.name, notify)
     if state.lease is not None:
         await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(state.lease))
     if state.certificate_store is not None:
@@ -106,6 +113,36 @@ async def remove(
         # DaemonSet controllers may have created pods for the node meanwhile.
         for pod in await home_inventory.list_pods(home, settings.name):
             await delete_pod(home, pod, grace_seconds=0)
+
+
+async def _release_pending_claims(home: KubeClient, node_name: str, notify: Notify) -> None:
+    """Lets home's scheduler select other nodes for PVCs that no bridge of this node will provision:
+    while the annotation names a node, the scheduler considers no other one, and a provisioner
+    removes it, here the bridge. Raises KubeError."""
+    patch: Object = {"annotations": {ANNOTATION_SELECTED_NODE: None}}
+    for _ in range(ATTEMPTS):
+        has_changed = False
+        for claim in await home_inventory.list_pending_claims(home, node_name):
+            version = {"uid": uid_of(claim), "resourceVersion": version_of(claim)}
+            try:
+                await home.patch(
+                    PERSISTENT_VOLUME_CLAIMS,
+                    name_of(claim),
+                    {"metadata": {**patch, **version}},
+                    namespace=namespace_of(claim),
+                )
+            except (Conflict, NotFound):
+                has_changed = True  # The next list decides.
+            except Forbidden:
+                notify(
+                    Caveat(
+                        f"home: PersistentVolumeClaim {namespaced_name(claim)} still selects node "
+                        f"{node_name}: the credential may not change it; remove its annotation "
+                        f"{ANNOTATION_SELECTED_NODE}, so that its pod can run on another node"
+                    )
+                )
+        if not has_changed:
+            return
 
 
 def _delete_local_route(cidr: str, *, notify: Notify) -> None:

@@ -27,6 +27,7 @@ from sync.kube.api_resources import (
     LEASES,
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
     VOLUME_SNAPSHOT_CONTENTS,
@@ -38,7 +39,13 @@ from translators.derived_names import label_value
 from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import LABEL_NODE
 from translators.storage import storage_capacity
-from translators.storage.identifiers import VolumeHandle, volume_handle
+from translators.storage.identifiers import (
+    VolumeHandle,
+    awaits_driver,
+    bound_volume,
+    selected_node,
+    volume_handle,
+)
 from translators.storage.volume_snapshot import served_handle
 from translators.timestamps import parse_time
 from translators.virtual_node_identity import Identity, home_id_from_uid
@@ -93,6 +100,7 @@ async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -
     if state.certificate_store is None:
         state.certificate_store = _certificate_store(settings, state)
     state.sibling_nodes = await _list_sibling_nodes(home, settings.name, state.node)
+    state.pending_claims = await list_pending_claims(home, settings.name)
     state.volumes = [] if state.sibling_nodes else await _list_volumes(home, state.node)
 
 
@@ -174,6 +182,20 @@ async def list_storage_capacities(home: KubeClient, identity: Identity) -> list[
     except Forbidden:
         return []
     return found.items
+
+
+async def list_pending_claims(home: KubeClient, node_name: str) -> list[Object]:
+    """The PVCs that the node's bridge is to provision and has not; empty if the credential may not
+    list PVCs."""
+    try:
+        claims = (await home.list(PERSISTENT_VOLUME_CLAIMS)).items
+    except Forbidden:
+        return []
+    return [
+        it
+        for it in claims
+        if selected_node(it) == node_name and awaits_driver(it) and not bound_volume(it)
+    ]
 
 
 async def _list_volumes(home: KubeClient, node: Object | None) -> list[Object]:

@@ -75,6 +75,8 @@ class HomeState:
     volumes: list[Object] = field(default_factory=list)
     """Home's PersistentVolumes and VolumeSnapshotContents with data in the node's remote, if no
     other virtual node serves it."""
+    pending_claims: list[Object] = field(default_factory=list)
+    """Unbound PersistentVolumeClaims for which home's scheduler has selected the node."""
     storage_capacities: list[Object] = field(default_factory=list)
     """CSIStorageCapacity objects of the node."""
     relay_cidr: str = ""
@@ -116,6 +118,8 @@ def removal_lines(
     lines += _object_lines("home:   Pod", home_state.pods)
     lines += _object_lines("home:   EndpointSlice", home_state.relay_slices)
     lines += _object_lines("home:   CSIStorageCapacity", home_state.storage_capacities)
+    pending = home_state.pending_claims
+    lines += _object_lines("home:   the selection of the node by PersistentVolumeClaim", pending)
     if home_state.installation is not None:
         lines += home_state.installation.lines()
     if home_state.certificate_store is not None:

@@ -23,9 +23,16 @@ from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.objects import node, pod
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
+from tests.translators.patch_formats import apply_merge_patch
 from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_HOME_NAME, ANNOTATION_HOME_UID, LABEL_NODE
-from translators.storage.identifiers import ANNOTATION_SELECTED_NODE, ANNOTATION_UNFINISHED
+from translators.storage.identifiers import (
+    ANNOTATION_PROVISIONER,
+    ANNOTATION_SELECTED_NODE,
+    ANNOTATION_UNFINISHED,
+    DRIVER,
+    selected_node,
+)
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -113,6 +120,48 @@ async def test_other_virtual_node_of_the_remote_serves_the_volumes(world: World)
     world.two.home.put(other)
     assert await world.leave()
     assert len(world.two.home.objects(PERSISTENT_VOLUMES)) == 2
+
+
+def _pending(world: World, name: str, node: str = NODE, **changes: Object) -> None:
+    """A PVC of home that the bridge is to provision on the node."""
+    annotations = {ANNOTATION_SELECTED_NODE: node, ANNOTATION_PROVISIONER: DRIVER}
+    meta = {"name": name, "namespace": "shop", "annotations": annotations}
+    made = PERSISTENT_VOLUME_CLAIMS.manifest(meta, spec={})
+    world.two.home.put(apply_merge_patch(made, changes))
+
+
+@pytest.mark.parametrize("has_node", [True, False])
+async def test_unbound_claims_are_released_for_other_nodes(empty: World, *, has_node: bool) -> None:
+    """Home's scheduler considers no other node while the annotation names one that was deleted."""
+    _pending(empty, "waits")
+    _pending(empty, "bound", spec={"volumeName": "pvc-9"})
+    _pending(empty, "of-other-node", "other")
+    other = {ANNOTATION_PROVISIONER: "example.com/disk"}
+    _pending(empty, "of-other-driver", metadata={"annotations": other})
+    if not has_node:
+        empty.two.home.remove(NODES, NODE)
+    remote = replace(empty.two.settings.remote, context="remote-context")
+    assert await empty.leave(replace(empty.settings, remote=remote))
+    claims = empty.two.home.objects(PERSISTENT_VOLUME_CLAIMS, "shop")
+    selected = {it["metadata"]["name"]: selected_node(it) for it in claims}
+    assert selected == {
+        "waits": "",
+        "bound": NODE,
+        "of-other-node": "other",
+        "of-other-driver": NODE,
+    }
+    lines = [it for it in empty.confirmations[0] if "PersistentVolumeClaim shop/" in it]
+    assert len(lines) == 1
+    assert "PersistentVolumeClaim shop/waits" in lines[0]
+
+
+async def test_claims_that_may_not_be_changed_are_reported(empty: World) -> None:
+    _pending(empty, "waits")
+    path = "*/persistentvolumeclaims/waits"
+    empty.two.home.fail(Fault("PATCH", path, code=403, times=None))
+    assert await empty.leave()
+    assert sum("PersistentVolumeClaim shop/waits" in str(it) for it in empty.notified) == 1
+    assert empty.two.home.find(NODES, NODE) is None
 
 
 def test_error_counts_many_volumes() -> None:
