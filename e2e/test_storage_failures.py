@@ -132,9 +132,15 @@ def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> N
         bridged.apply(storage.node_pod("more", "more"))
         wait_for(lambda: len(storage.remote_claims()) == 2, "the bridge provisions")
         bridged.bridge.stop()
-        refused = _leave(bridged)
-        assert refused.returncode == 1
-        assert f"{volume['metadata']['name']} ({bridged.namespace}/data)" in refused.stderr
+        # A node of another remote, which prepared namespaces identify, serves none of the volumes.
+        other = _node_of_another_remote(f"{bridged.node}-other")
+        bridged.home.kubectl("apply", "-f", "-", input=other)
+        arguments = ("leave", "--name", bridged.node, "--yes")
+        by_administrator = bridge_process.run(*arguments, home=bridged.home)
+        bridged.home.kubectl("delete", "-f", "-", input=other)
+        for refused in (by_administrator, _leave(bridged)):
+            assert refused.returncode == 1
+            assert f"{volume['metadata']['name']} ({bridged.namespace}/data)" in refused.stderr
         assert bridged.home_pods()
         left = _leave(bridged, "--keep-volumes")
         assert left.returncode == 0, left.stderr
@@ -150,6 +156,16 @@ def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> N
         bridged.wait_until_schedulable()
         _write(storage, "b", "data")
         assert storage.read("b") == "started\nstarted\n"
+
+
+def _node_of_another_remote(name: str) -> str:
+    options = json.dumps({"remoteNamespaces": ["shop"], "remoteIds": ["0123456789abcdef"]})
+    meta = {
+        "name": name,
+        "labels": {"cluster-bridge.io/remote": "0123456789abcdef"},
+        "annotations": {"cluster-bridge.io/options": options},
+    }
+    return json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": meta})
 
 
 def _leave(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:

@@ -99,9 +99,13 @@ async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -
     state.lease = await get_lease(home, settings.name) or state.lease
     if state.certificate_store is None:
         state.certificate_store = _certificate_store(settings, state)
-    state.sibling_nodes = await _list_sibling_nodes(home, settings.name, state.node)
+    others = await _list_other_nodes(home, settings.name)
+    state.sibling_nodes = _sibling_nodes(others, state.node)
     state.pending_claims = await list_pending_claims(home, settings.name)
-    state.volumes = [] if state.sibling_nodes else await _list_volumes(home, state.node)
+    remote_id = node_object.remote_id_of(state.node or {})
+    # The affinity of a PersistentVolume names one ID of the remote.
+    are_served = any(node_object.remote_id_of(it) == remote_id for it in others or ())
+    state.volumes = [] if are_served else await _list_volumes(home, remote_id)
 
 
 async def _get_node(home: KubeClient, name: str) -> Object | None:
@@ -143,22 +147,30 @@ async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None)
     return f"its Lease was renewed {age:.0f} s ago" if age < LEASE_SECONDS else ""
 
 
-async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
-    """The label values of home's other virtual nodes for the same remote; for all remotes if the
-    Node does not exist, or if prepared namespaces identify its remote. None if the credential may
-    not list nodes (`bridge rbac home` grants only the named ones)."""
-    remote_id = node_object.remote_id_of(node or {})
+async def _list_other_nodes(home: KubeClient, name: str) -> list[Object] | None:
+    """Home's other virtual nodes; None if the credential may not list nodes (`bridge rbac home`
+    grants only the named ones)."""
     try:
         nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
     except Forbidden:
         return None
+    return [it for it in nodes if name_of(it) != name]
+
+
+def _sibling_nodes(others: list[Object] | None, node: Object | None) -> set[str] | None:
+    """The label values of the other virtual nodes that may have objects in the same remote: all of
+    them if the Node does not exist, and those whose remote is identified by prepared namespaces.
+    None if these are unknown."""
+    if others is None:
+        return None
+    remote_id = node_object.remote_id_of(node or {})
     if remote_id and not join_record.remote_namespaces(node):
-        nodes = [
+        others = [
             it
-            for it in nodes
+            for it in others
             if node_object.remote_id_of(it) == remote_id or join_record.remote_namespaces(it)
         ]
-    return {label_value(name_of(it)) for it in nodes if name_of(it) != name}
+    return {label_value(name_of(it)) for it in others}
 
 
 async def list_pods(home: KubeClient, node_name: str) -> list[Object]:
@@ -198,10 +210,9 @@ async def list_pending_claims(home: KubeClient, node_name: str) -> list[Object]:
     ]
 
 
-async def _list_volumes(home: KubeClient, node: Object | None) -> list[Object]:
-    """Home's PersistentVolumes and VolumeSnapshotContents with data in the node's remote; without
-    those that the credential may not list."""
-    remote_id = node_object.remote_id_of(node or {})
+async def _list_volumes(home: KubeClient, remote_id: str) -> list[Object]:
+    """Home's PersistentVolumes and VolumeSnapshotContents with data in the remote; without those
+    that the credential may not list."""
     if not remote_id:
         return []
     readers: dict[Resource, Callable[[Object], VolumeHandle | None]] = {

@@ -67,7 +67,8 @@ class HomeState:
     certificate_requests: list[Object] = field(default_factory=list)
     """CertificateSigningRequests."""
     sibling_nodes: set[str] | None = None
-    """Label values of the home's other virtual nodes for the same remote; None if unknown."""
+    """Label values of the home's other virtual nodes that may have objects in the same remote; None
+    if unknown."""
     certificate_store: CertDir | None = None
     """None if this machine stores no certificate of the node."""
     relay_slices: list[Object] = field(default_factory=list)

@@ -122,6 +122,36 @@ async def test_other_virtual_node_of_the_remote_serves_the_volumes(world: World)
     assert len(world.two.home.objects(PERSISTENT_VOLUMES)) == 2
 
 
+def _record_ids(world: World, name: str, *remote_ids: str) -> None:
+    """The Node records a join with prepared namespaces, which identify the remote too."""
+    policy = Policy(Identity("h", "h", name), "10.0.0.1", remote_namespaces=("a",))
+    record = join_record.encode_policy(policy, remote_ids=remote_ids)
+    annotations = {join_record.ANNOTATION_OPTIONS: record}
+    world.two.home.update(NODES, name, {"metadata": {"annotations": annotations}})
+
+
+@pytest.mark.parametrize("prepared", [NODE, "other"])
+async def test_node_of_another_remote_is_no_reason_to_leave(world: World, prepared: str) -> None:
+    """Prepared namespaces identify a remote under several IDs; none of them is shared here."""
+    other = node("other")
+    other["metadata"]["labels"] = {node_object.LABEL_REMOTE: "elsewhere"}
+    world.two.home.put(other)
+    own_id = home_id_from_uid(_cluster(world.two.remote))
+    _record_ids(world, prepared, own_id if prepared == NODE else "elsewhere")
+    world.two.home.clear_log()
+    assert "pvc-1 (shop/db)" in await world.refused()
+
+
+async def test_node_of_the_remote_under_another_id_cannot_use_the_volumes(world: World) -> None:
+    """The affinity of a PersistentVolume names one ID, as on the Node's label."""
+    other = node("other")
+    other["metadata"]["labels"] = {node_object.LABEL_REMOTE: "of-a-namespace"}
+    world.two.home.put(other)
+    _record_ids(world, "other", home_id_from_uid(_cluster(world.two.remote)))
+    world.two.home.clear_log()
+    assert "pvc-1 (shop/db)" in await world.refused()
+
+
 def _pending(world: World, name: str, node: str = NODE, **changes: Object) -> None:
     """A PVC of home that the bridge is to provision on the node."""
     annotations = {ANNOTATION_SELECTED_NODE: node, ANNOTATION_PROVISIONER: DRIVER}
