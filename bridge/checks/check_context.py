@@ -26,13 +26,18 @@ from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_addre
 from bridge.clusters.kubelet_api_probe import kubelet_api_error
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.network_selection import select_network
-from bridge.clusters.remote_identity import RemoteIdentity, read_remote_identity
+from bridge.clusters.remote_identity import (
+    RemoteIdentity,
+    id_of_volumes,
+    read_remote_identity,
+)
 from bridge.clusters.storage_selection import SelectedStorage, select_storage
 from bridge.election.serving_bridge_lookup import find_serving_bridge
 from bridge.home_identity import node_restriction
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.node import join_record
 from bridge.node.join_record import recorded_network
+from bridge.node.node_object import remote_id_of
 from bridge.rbac import permissions
 from bridge.remote_claim.claim_place import ClaimPlaces, select_claim_places
 from sync.kube.api_errors import ApiError, Side
@@ -135,11 +140,19 @@ class CheckContext:
         return home_id_from_uid(await self.home_uid())
 
     async def remote_id(self) -> str:
-        """The remote's identity, as on the Node's label; the Node's own if it represents it."""
-        node = self.node
-        if self.settings.remote_namespaces and self.home.client is not None:
+        """The remote's identity, as on the Node's label: the Node's own, if it represents the
+        remote, else that of home's volumes in the remote, else the first."""
+        identity, node = await self.remote_identity(), self.node
+        if self.home.client is not None:
             node = await self.registered_node()
-        return (await self.remote_identity()).id_for(node)
+        if node is not None and identity.is_remote_of(node):
+            return remote_id_of(node)
+        if self.home.client is None or self.settings.storage == "none":
+            return identity.ids[0]
+        home, prepared = self.home.client, self.settings.remote_namespaces
+        return await self._read_once(
+            "ID of volumes", lambda: id_of_volumes(home, self.remote_client, identity, prepared)
+        )
 
     async def cluster_reads(self) -> ClusterReads:
         """The reads of the whole remote that the existing node records, or that a join with this

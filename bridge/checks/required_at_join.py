@@ -71,7 +71,7 @@ class JoinFacts:
     claim_places: ClaimPlaces = field(default_factory=ClaimPlaces)
     """Where the claim in the remote is looked for."""
     remote_ids: tuple[str, ...] = ()
-    """All identities of the remote, with prepared namespaces
+    """All identities of the remote that the join knows, if prepared namespaces identify it
     (`bridge.clusters.remote_identity`)."""
     remote_version: str = ""
     """The version of the remote's API server, if its nodes are unknown."""
@@ -205,10 +205,12 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     if relay_ip:
         notify(f"home: Services forward to pods in the remote through this bridge at {relay_ip}")
     reads = await context.cluster_reads()
+    remote_id = await context.remote_id()
+    is_by_prepared = bool(settings.remote_namespaces) or remote_id != remote_identity.ids[0]
     has_identity, storage = settings.service_accounts == "home", await context.storage()
     return JoinFacts(
         identity,
-        await context.remote_id(),
+        remote_id,
         address,
         client_cas,
         (await context.home_api_address()).address if has_identity else None,
@@ -220,7 +222,7 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         node_restriction=await context.node_restriction(),
         cluster_reads=reads,
         claim_places=await context.claim_places(),
-        remote_ids=remote_identity.ids if settings.remote_namespaces else (),
+        remote_ids=remote_identity.ids if is_by_prepared else (),
         remote_version="" if reads.nodes else await context.remote_version(),
         storage=storage.mode,
         snapshots=storage.snapshots,

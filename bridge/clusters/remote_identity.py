@@ -4,19 +4,24 @@ The UID of kube-system identifies a cluster. A credential with Roles in prepared
 may not read it, so these namespaces identify the remote too. The Node keeps the identity under
 which it was first joined, and records those of all prepared namespaces: whatever the credential may
 read later, the cluster is recognised as long as one of them still exists.
+
+After `bridge leave --keep-volumes` there is no Node. PersistentVolumes name the identity under
+which they were provisioned, and no other: a new Node takes that one, so that pods can use them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from bridge.node import join_record, node_object
 from bridge.rbac import permissions
 from sync.kube.api_errors import Forbidden, NotFound
-from sync.kube.api_resources import NAMESPACES
+from sync.kube.api_resources import NAMESPACES, PERSISTENT_VOLUMES
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, uid_of
+from translators.storage.identifiers import volume_handle
 from translators.virtual_node_identity import home_id_from_uid
 
 #: The namespace that exists in every cluster.
@@ -43,12 +48,6 @@ class RemoteIdentity:
     def uid(self) -> str:
         """The UID of `namespace`."""
         return self.uids[self.namespace]
-
-    def id_for(self, node: Object | None) -> str:
-        """The identity for the Node's label: the Node's own, if it represents this cluster."""
-        if node is not None and self.is_remote_of(node):
-            return node_object.remote_id_of(node)
-        return self.ids[0]
 
     def is_remote_of(self, node: Object) -> bool:
         """Whether the Node represents this cluster."""
@@ -79,6 +78,24 @@ async def read_remote_identity(remote: KubeClient, prepared: Collection[str]) ->
             code=404,
         )
     return RemoteIdentity(uids)
+
+
+async def id_of_volumes(
+    home: KubeClient, remote: KubeClient, identity: RemoteIdentity, prepared: Collection[str]
+) -> str:
+    """The identity that most of home's PersistentVolumes with data in this remote name; the first
+    one without such volumes. Raises KubeError."""
+    try:
+        volumes = (await home.list(PERSISTENT_VOLUMES)).items
+    except Forbidden:
+        return identity.ids[0]
+    handles = map(volume_handle, volumes)
+    named = Counter(it.remote_id for it in handles if it is not None)
+    known = set(identity.ids)
+    if named and known.isdisjoint(named) and not prepared:
+        # A namespace of the remote may have identified it, when only some were prepared.
+        known |= {home_id_from_uid(uid_of(it)) for it in (await remote.list(NAMESPACES)).items}
+    return next((it for it, _ in named.most_common() if it in known), identity.ids[0])
 
 
 async def _may_read_system(remote: KubeClient) -> bool:

@@ -23,7 +23,7 @@ from bridge.rbac.permissions import (
     required_in_remote,
 )
 from sync.base.exception_summary import first_leaf
-from sync.kube.api_resources import NAMESPACES, NODES, Object
+from sync.kube.api_resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, Object
 from tests.bridge.checks.report_queries import finding_of, findings_of
 from tests.bridge.prepared_namespaces import granting, limit_to_roles, prepare, prepared
 from tests.bridge.running_join import running_join, start_join
@@ -164,6 +164,40 @@ async def test_remote_is_known_by_any_prepared_namespace(two: Clusters) -> None:
         assert label(two) == first
     async with running_join(two, prepared(two, "c")):
         assert label(two) == first
+
+
+def _put_volume(two: Clusters, remote_id: str) -> None:
+    """A PersistentVolume of home, as left by `bridge leave --keep-volumes`."""
+    csi = {"driver": "volumes.cluster-bridge.io", "volumeHandle": f"{remote_id}/b/data"}
+    two.home.put(PERSISTENT_VOLUMES.manifest({"name": f"pvc-{remote_id}"}, spec={"csi": csi}))
+
+
+async def test_join_after_a_leave_has_the_id_of_the_volumes(two: Clusters) -> None:
+    """One prepared namespace more precedes the others by name."""
+    settings = prepared(two, "b", storage="provision")
+    _put_volume(two, "elsewhere")
+    _put_volume(two, identity_of(two, "b"))
+    limit_to_roles(two, settings)
+    wider = prepared(two, "a", "b", storage="provision")
+    limit_to_roles(two, wider)
+    async with running_join(two, wider):
+        assert label(two) == identity_of(two, "b")
+    two.home.remove(NODES, NODE)
+    async with running_join(two, replace(wider, storage="none")):
+        assert label(two) != identity_of(two, "b")
+
+
+async def test_join_with_the_whole_remote_has_the_id_of_the_volumes(two: Clusters) -> None:
+    """Prepared namespaces identified the remote before; the next start finds it by the record."""
+    prepared(two, "b")
+    _put_volume(two, "elsewhere")
+    _put_volume(two, identity_of(two, "b"))
+    settings = two.but(storage="provision")
+    for _ in range(2):
+        async with running_join(two, settings):
+            assert label(two) == identity_of(two, "b")
+        two.remote.clear_log()
+    assert not [it for it in two.remote.requests("GET", "*/namespaces") if "limit" in it.query]
 
 
 async def test_another_remote_is_rejected(two: Clusters) -> None:

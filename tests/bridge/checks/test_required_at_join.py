@@ -30,6 +30,7 @@ from tests.fakeapi import CLOSED_PORT, FakeApi, Fault
 from tests.fakeapi.account_tokens import account_token
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, node
+from tests.sync.engine_harness import NODE
 from translators.translation_options import HostPort
 from translators.virtual_node_identity import home_id_from_uid
 
@@ -130,7 +131,7 @@ async def test_requests_follow_the_stages(two: Clusters) -> None:
     await check_join(two.settings)
     attributes = [entry.path.rpartition("/")[2] for entry in two.home.log]
     order = ["version", "selfsubjectaccessreviews", "kube-system"]
-    others = ["extension-apiserver-authentication", "kubernetes"]
+    others = ["extension-apiserver-authentication", "kubernetes", NODE]
     assert list(dict.fromkeys(attributes)) == [*order, *others]
     attributes = [entry.path.rpartition("/")[2] for entry in two.remote.log]
     assert list(dict.fromkeys(attributes)) == order
