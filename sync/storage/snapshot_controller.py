@@ -49,7 +49,7 @@ from translators.object_accessors import (
     uid_of,
 )
 from translators.storage import remote_pvc, volume_snapshot
-from translators.storage.identifiers import VolumeHandle, claim_of_volume
+from translators.storage.identifiers import VolumeHandle, claim_of_volume, claim_uid_of_volume
 from translators.storage.remote_pvc import DataSource
 from translators.storage.volume_snapshot import FINALIZER
 
@@ -200,7 +200,10 @@ class SnapshotController:
         key = claim_of_volume(volume)
         if key is None or key.namespace != namespace:
             return False
-        patch = {"metadata": {"uid": volume["spec"]["claimRef"].get("uid")}}
+        claim_uid = claim_uid_of_volume(volume)
+        if not claim_uid:
+            return False
+        patch = {"metadata": {"uid": claim_uid}}
         try:
             current = await self._account.patch(
                 PERSISTENT_VOLUME_CLAIMS, key.name, patch, namespace=namespace

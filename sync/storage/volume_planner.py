@@ -34,6 +34,7 @@ from translators.storage.identifiers import (
     ANNOTATION_PROVISIONED_BY,
     DRIVER,
     FINALIZER,
+    claim_uid_of_volume,
     remote_claim_uid,
 )
 from translators.virtual_node_identity import Identity
@@ -97,7 +98,8 @@ def plan_action(
     ``cached`` is the PVC of its handle in the remote, if the cache has one.
     """
     phase = (volume.get("status") or {}).get("phase")
-    is_released = phase == "Released"
+    # Without a UID, an administrator has made the PersistentVolume available again.
+    is_released = phase == "Released" and bool(claim_uid_of_volume(volume))
     if is_released and _deletes_data(volume):
         if confirmed is not None:
             return _reclaim(volume, confirmed, identity)

@@ -79,6 +79,22 @@ async def test_retain_policy_keeps_remote_claim(storage: Storage) -> None:
     assert len(storage.remote_claims()) == 1
 
 
+async def test_volume_that_is_made_available_again_keeps_its_data(storage: Storage) -> None:
+    """An administrator removes the UID of the deleted PVC, to bind the PersistentVolume again; for
+    a moment it is still Released."""
+    await storage.harness.start()
+    await storage.bound()
+    await storage.harness.stop()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    name = storage.volume()["metadata"]["name"]
+    change = {"spec": {"claimRef": {"uid": None}}, "status": {"phase": "Released"}}
+    storage.home.update(PERSISTENT_VOLUMES, name, change)
+    await storage.harness.start()
+    await storage.harness.settle(waiting=True)
+    assert len(storage.remote_claims()) == 1
+    assert storage.volume()
+
+
 async def test_policy_changed_to_retain_keeps_remote_claim(storage: Storage) -> None:
     await storage.harness.start()
     await storage.bound()
