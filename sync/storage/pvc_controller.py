@@ -15,13 +15,14 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.declaration.controller_declaration import Declaration, Watch
+from sync.kube.api_errors import Forbidden, Invalid, KubeError
 from sync.kube.api_resources import EVENTS
 from sync.runtime.controller import Controller
 from sync.storage import pvc_planner
 from sync.storage.provisioning_failures import ProvisioningFailures
 from sync.storage.pvc_executor import PvcExecutor
 from sync.storage.pvc_lookup import PvcLookup
-from sync.storage.pvc_planner import REASON_FAILED, PvcState
+from sync.storage.pvc_planner import REASON_FAILED, REJECTABLE, Action, PvcState
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -188,10 +189,9 @@ class PvcController:
         """Queues the unbound PVCs that are to be restored from a VolumeSnapshot which is ready."""
         if new is None or not (new.get("status") or {}).get("readyToUse"):
             return
-        for claim in self.storage.home_claims.store:
-            source = remote_pvc.source_snapshot(claim)
-            if source == name_of(new) and namespace_of(claim) == namespace_of(new):
-                self._queue_unbound(claim)
+        key = ClaimKey(namespace_of(new), name_of(new))
+        for claim in self.storage.home_claims.store.by_index("snapshot", key):
+            self._queue_unbound(claim)
 
     def remote_event_changed(self, old: Object | None, new: Object | None) -> None:
         """Repeats a warning of the remote about a PVC on the home PVC, once for each message, and
@@ -224,11 +224,20 @@ class PvcController:
             self.controller.queue.add(key_of(claim))
 
     async def _reconcile(self, key: Key) -> None:
+        # A rejected write is tried again later, and delays no other one.
+        rejected: dict[type[Action], KubeError] = {}
         for _ in range(PLANS):
             state = self._state(key)
-            action = pvc_planner.plan_action(state, self._policy)
-            if action is None or not await self._executor.execute(state, action):
-                return
+            action = pvc_planner.plan_action(state, self._policy, rejected=rejected)
+            try:
+                if action is None or not await self._executor.execute(state, action):
+                    break
+            except (Forbidden, Invalid) as error:
+                if not isinstance(action, REJECTABLE):
+                    raise
+                rejected[type(action)] = error
+        for first in rejected.values():
+            raise first
 
     def _state(self, key: Key) -> PvcState:
         storage = self.storage

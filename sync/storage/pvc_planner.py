@@ -10,6 +10,7 @@ between two writes, and one that takes over, continue with the next.
 | wants a volume on this node    | none                 | none             | create remote PVC    |
 | wants a volume on this node    | unbound, Immediate   | none             | none: wait           |
 | wants a volume on this node    | failing, Immediate   | none             | give it back [1]     |
+| wants a volume on this node    | too small            | none             | give it back         |
 | wants a volume on this node    | usable               | none             | create the volume    |
 | any                            | unfinished           | exists           | finish remote PVC    |
 | wants one that cannot be       | none, or unfinished  | none             | give it back         |
@@ -29,7 +30,7 @@ deletes another remote PVC: that takes the deletion of its PersistentVolume
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from translators.object_accessors import Object, is_deleting, name_of, namespaced_name, uid_of
@@ -167,9 +168,15 @@ Action = (
     SelectNode | CreateRemote | FinishRemote | CreateVolume | GiveBack | DeleteUnfinished | Update
 )
 
+#: Writes that the remote's admission or storage may reject for good.
+REJECTABLE = (Expand, FollowMetadata)
 
-def plan_action(state: PvcState, policy: Policy) -> Action | None:
-    """The next write; None if there is nothing to do, or only to wait."""
+
+def plan_action(
+    state: PvcState, policy: Policy, *, rejected: Collection[type[Action]] = ()
+) -> Action | None:
+    """The next write; None if there is nothing to do, or only to wait. One of `REJECTABLE` that is
+    among ``rejected`` does not keep others from being written."""
     wanted = _wanted_here(state, policy)
     # The cache may show the binding before the PersistentVolume.
     uid = uid_of(state.home or {})
@@ -190,7 +197,7 @@ def plan_action(state: PvcState, policy: Policy) -> Action | None:
     if _needs_node(state):
         return SelectNode()
     if bound_volume(state.home) and state.volume is not None and state.remote is not None:
-        return _follow(state.home, state.volume, state.remote, policy)
+        return _follow(state.home, state.volume, state.remote, policy, rejected)
     return None
 
 
@@ -257,6 +264,12 @@ def _provision(state: PvcState, policy: Policy) -> Action | None:
             message = f"{state.failure}; request what the remote has, or use another StorageClass"
             return GiveBack(message, remote)
         return None
+    if remote_pvc.is_too_small(remote, home):
+        message = (
+            f"the remote has provisioned {remote_pvc.capacity(remote)}, which is less than the "
+            f"requested {remote_pvc.requested(home)}; use another StorageClass"
+        )
+        return GiveBack(message, remote if is_unfinished(remote) else None)
     return CreateVolume(home_volume.home_volume(home, remote, served, policy.remote_id))
 
 
@@ -290,7 +303,13 @@ def _may_be_unbound(remote: Object, served: ServedClass, classes: Iterable[Objec
         return True
 
 
-def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Action | None:
+def _follow(
+    home: Object,
+    volume: Object,
+    remote: Object,
+    policy: Policy,
+    rejected: Collection[type[Action]],
+) -> Action | None:
     """Expands the remote volume, shows its capacity at home, and updates its metadata."""
     handle = volume_handle(volume)
     if handle is None or handle.remote_id != policy.remote_id or not is_bound(home):
@@ -301,7 +320,7 @@ def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Act
         return None
     if patch := remote_pvc.origin_patch(home, remote):
         return RecordOrigin(remote, patch)
-    if patch := remote_pvc.request_patch(home, remote):
+    if Expand not in rejected and (patch := remote_pvc.request_patch(home, remote)):
         return Expand(remote, patch)
     if patch := home_volume.capacity_patch(volume, remote):
         return PatchVolume(volume, patch)
@@ -309,6 +328,8 @@ def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Act
         return PatchStatus(patch)
     if patch := home_volume.progress_patch(home, remote):
         return PatchStatus(patch, is_optional=True)
+    if FollowMetadata in rejected:
+        return None
     if patch := followed_metadata.metadata_patch(home, remote, policy):
         return FollowMetadata(remote, patch)
     return None

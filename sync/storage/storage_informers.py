@@ -44,6 +44,7 @@ def storage_informers(account: KubeClient, remote: KubeClient, policy: Policy) -
             PERSISTENT_VOLUME_CLAIMS,
             indexers={
                 "class": lambda claim: (class_name(claim),),
+                "snapshot": _source_snapshot_of,
                 "namespace": functools.partial(_namespace_on_node, policy.identity.node),
             },
             slim=_without_managed_fields,
@@ -110,6 +111,11 @@ def _origin_of(remote: Object) -> Iterable[Hashable]:
 def _awaited_source_of(remote: Object) -> Iterable[Hashable]:
     source = remote_pvc.awaited_source(remote)
     return () if source is None else (source,)
+
+
+def _source_snapshot_of(claim: Object) -> Iterable[Hashable]:
+    name = remote_pvc.source_snapshot(claim)
+    return (ClaimKey(namespace_of(claim), name),) if name else ()
 
 
 def _claim_of(volume: Object) -> Iterable[Hashable]:

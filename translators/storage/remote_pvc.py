@@ -46,6 +46,11 @@ def unsupported_field(home: Object, served: ServedClass) -> str:
     spec: Object = home.get("spec") or {}
     if spec.get("selector"):
         return "spec.selector selects among home's volumes; remove it, or use another StorageClass"
+    if attributes := spec.get("volumeAttributesClassName"):
+        return (
+            f"VolumeAttributesClass {attributes} has no counterpart in the remote; remove "
+            "spec.volumeAttributesClassName, or use another StorageClass"
+        )
     if served.access_modes:
         modes = spec.get("accessModes") or ()
         if other := [it for it in modes if it not in served.access_modes]:
@@ -152,6 +157,12 @@ def requested(claim: Object) -> str:
 def capacity(claim: Object) -> str:
     """The capacity of the PVC's volume; "" if it is not bound."""
     return str(((claim.get("status") or {}).get("capacity") or {}).get(STORAGE) or "")
+
+
+def is_too_small(remote: Object, home: Object) -> bool:
+    """Whether the remote's volume is smaller than home requests: home binds no such volume."""
+    actual = capacity(remote)
+    return bool(actual) and parse_quantity(actual) < parse_quantity(requested(home))
 
 
 def request_patch(home: Object, remote: Object) -> Object:

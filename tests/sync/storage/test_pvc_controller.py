@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -154,6 +155,7 @@ async def test_rejection_by_quota_gives_claim_back(storage: Storage) -> None:
     ("spec", "problem"),
     [
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec.selector"),
+        ({"volumeAttributesClassName": "gold"}, "VolumeAttributesClass gold"),
         (
             {
                 "dataSource": {
@@ -339,6 +341,60 @@ async def test_rejected_expansion_is_reported(storage: Storage) -> None:
     assert "cannot grow" in event["message"]
 
 
+def _reject(storage: Storage, message: str, which: Callable[[Object], bool]) -> None:
+    """The remote rejects patches of PVCs with such a body."""
+    storage.remote.fail(
+        Fault(
+            "PATCH",
+            "*/persistentvolumeclaims/*",
+            when=lambda entry: which(entry.body),
+            code=403,
+            message=message,
+            times=None,
+        )
+    )
+
+
+async def test_rejected_expansion_delays_no_other_change(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound(size="1Gi")
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    name = remote["metadata"]["name"]
+    _reject(storage, "larger", lambda body: "spec" in body)
+    change = {
+        "metadata": {"labels": {"app": "db"}},
+        "spec": {"resources": {"requests": {"storage": "3Gi"}}},
+    }
+    storage.home.update(PERSISTENT_VOLUME_CLAIMS, "data", change, "default")
+    storage.remote.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        name,
+        {"status": {"capacity": {"storage": "2Gi"}}},
+        REMOTE_NAMESPACE,
+    )
+    await storage.harness.settle(waiting=True)
+    assert await storage.harness.events_with_reason("VolumeResizeFailed")
+    found = storage.remote.get(PERSISTENT_VOLUME_CLAIMS, name, REMOTE_NAMESPACE)
+    assert found["metadata"]["labels"]["app"] == "db"
+    assert storage.home_claim()["status"]["capacity"] == {"storage": "2Gi"}
+
+
+async def test_rejected_labels_delay_no_expansion(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound(size="1Gi")
+    _reject(storage, "no labels", lambda body: "labels" in body.get("metadata", {}))
+    _update_labels(storage, {"app": "db"})
+    await storage.harness.settle(waiting=True)
+    grow = {"spec": {"resources": {"requests": {"storage": "3Gi"}}}}
+    storage.home.update(PERSISTENT_VOLUME_CLAIMS, "data", grow, "default")
+    await storage.settle(waiting=True)
+    assert await storage.harness.events_with_reason("UpdateRefused")
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    assert remote["spec"]["resources"]["requests"]["storage"] == "3Gi"
+
+
 def _failure_event(remote: Object) -> Object:
     """An Event of the remote's provisioner."""
     meta = remote["metadata"]
@@ -442,6 +498,18 @@ async def test_failing_clone_is_not_given_back(storage: Storage) -> None:
         await storage.harness.settle()
         await asyncio.sleep(15)
     assert storage.remote_claim(storage.home_claim()) is not None
+
+
+async def test_smaller_volume_than_requested_gives_claim_back(storage: Storage) -> None:
+    """Home would not bind it: a defect of the remote's provisioner."""
+    await storage.harness.start()
+    storage.claim(size="2Gi")
+    await storage.harness.settle()
+    storage.bind_remote(storage.remote_claims()[0], "1Gi")
+    await storage.harness.settle()
+    assert "1Gi, which is less than the requested 2Gi" in await _failure(storage)
+    assert not storage.remote_claims()
+    assert not storage.volumes()
 
 
 async def test_unfinished_claim_of_deleted_home_claim_is_deleted(storage: Storage) -> None:
