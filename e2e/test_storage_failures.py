@@ -180,7 +180,7 @@ def test_volume_of_another_driver_is_never_confused(storage: ProvisionedStorage)
     with local_path(storage.remote, default=True) as there, storage.home_class("some") as name:
         bridged.apply(volume_claim("first", name, "8Mi"))
         _write(storage, "first", "first")  # Creates the remote namespace.
-        for claim in ("local", "shared"):
+        for claim in ("local", "shared", "shared-data"):
             storage.remote.kubectl(
                 *("create", "-n", bridged.remote_namespace, "-f", "-"),
                 input=volume_claim(claim, there, "8Mi"),
@@ -197,6 +197,31 @@ def test_volume_of_another_driver_is_never_confused(storage: ProvisionedStorage)
         (volume,) = [it for it in remote["spec"]["volumes"] if it["name"] == "data"]
         assert volume["persistentVolumeClaim"]["claimName"] == "shared"
         storage.home.kubectl("delete", "pv", f"local-{bridged.node}", "--wait=false")
+
+        # The example of the documentation, for a pod that home's scheduler places.
+        example = _example_of_existing_claim(storage)
+        storage.home.kubectl("apply", "-f", "-", input=example)
+        bridged.apply(storage.node_pod("scheduled", "shared"))
+        storage.wait_until_ready("scheduled")
+        remote = get_one(storage.remote, "pod", "scheduled", namespace=bridged.remote_namespace)
+        (volume,) = [it for it in remote["spec"]["volumes"] if it["name"] == "data"]
+        assert volume["persistentVolumeClaim"]["claimName"] == "shared-data"
+        storage.home.kubectl("delete", "-f", "-", "--wait=false", input=example)
+
+
+def _example_of_existing_claim(storage: ProvisionedStorage) -> str:
+    page = Path("docs/how-to/use-volumes.md").read_text()
+    section = page.partition("## Use a PVC that exists in the remote")[2]
+    text = section.partition("```yaml\n")[2].partition("```")[0]
+    own = {
+        "burst": storage.bridged.node,
+        "shop": storage.bridged.namespace,
+        "8Gi": "8Mi",
+        "ReadWriteMany": "ReadWriteOnce",
+    }
+    for example, actual in own.items():
+        text = text.replace(example, actual)
+    return text
 
 
 def _bind_at_home(storage: ProvisionedStorage, claim: str) -> None:
