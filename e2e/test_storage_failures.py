@@ -317,7 +317,7 @@ def test_source_of_a_clone_is_kept_until_the_clone_has_its_data(
         def is_held() -> bool:
             events = get(storage.home, "events", namespace="default")
             volume = f"pvc-{source['metadata']['annotations']['cluster-bridge.io/home-uid']}"
-            found = [it for it in events if it["involvedObject"]["name"] == volume]
+            found = [it for it in events if it["involvedObject"].get("name") == volume]
             return any(it["reason"] == "VolumeFailedDelete" for it in found)
 
         wait_for(is_held, "the bridge keeps the source")
