@@ -302,13 +302,13 @@ def test_source_of_a_clone_is_kept_until_the_clone_has_its_data(
     bridged = storage.bridged
     with (
         hostpath(storage.remote) as there,
-        storage.home_class("any", "--remote-class", there) as it,
+        storage.home_class("any", remote_class=there) as name,
     ):
-        bridged.apply(volume_claim("source", it, "8Mi"))
+        bridged.apply(volume_claim("source", name, "8Mi"))
         _write(storage, "writes", "source")
         (source,) = storage.remote_claims()
         data_source = {"kind": "PersistentVolumeClaim", "name": "source"}
-        bridged.apply(volume_claim("clone", it, "8Mi", dataSource=data_source))
+        bridged.apply(volume_claim("clone", name, "8Mi", dataSource=data_source))
         selected = f"volume.kubernetes.io/selected-node={bridged.node}"
         bridged.kubectl("annotate", "pvc", "clone", selected)
         storage.wait_until_bound("clone")
@@ -317,8 +317,11 @@ def test_source_of_a_clone_is_kept_until_the_clone_has_its_data(
         def is_held() -> bool:
             events = get(storage.home, "events", namespace="default")
             volume = f"pvc-{source['metadata']['annotations']['cluster-bridge.io/home-uid']}"
-            found = [it for it in events if it["involvedObject"].get("name") == volume]
-            return any(it["reason"] == "VolumeFailedDelete" for it in found)
+            return any(
+                event["involvedObject"].get("name") == volume
+                and event["reason"] == "VolumeFailedDelete"
+                for event in events
+            )
 
         wait_for(is_held, "the bridge keeps the source")
         assert uids([source]).items() < uids(storage.remote_claims()).items()
