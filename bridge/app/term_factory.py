@@ -81,6 +81,7 @@ class TermFactory:
             home_fence=Fence(),
             take_over=settings.take_over_claim or "",
             places=facts.claim_places,
+            uses_volumes=facts.storage == "provision",
             notify=self.notify,
         )
         home, account = self._fenced_home(claim.home_fence)

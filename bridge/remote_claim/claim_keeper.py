@@ -85,7 +85,8 @@ class RemoteClaim:
     """The claim of one virtual node, for one term of a bridge (`bridge.app.replica_handover`).
 
     ``home_fence`` is that of home's election; ``take_over`` is the id of a claim to take in any
-    case; ``places`` are the namespaces that may have it.
+    case; ``places`` are the namespaces that may have it; the claim states whether the bridge
+    ``uses_volumes``.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class RemoteClaim:
         home_fence: Fence,
         take_over: str,
         places: ClaimPlaces,
+        uses_volumes: bool,
         notify: Callable[[str], None],
         clock: Callable[[], float] = clock,
     ) -> None:
@@ -110,6 +112,7 @@ class RemoteClaim:
         """The fence of home's election, which every write to either cluster passes."""
         self._take_over = take_over
         self._places = places
+        self._uses_volumes = uses_volumes
         self._notify = notify
         self._clock = clock
         self.fence = Fence(outer=home_fence, clock=clock)
@@ -405,7 +408,13 @@ class RemoteClaim:
         began = self._clock()
         renewed = format_micro_time(datetime.now(UTC))
         body = claim_record.claim_patch(
-            before, self._identity, self._candidate, record, renewed=renewed, seconds=CLAIM_SECONDS
+            before,
+            self._identity,
+            self._candidate,
+            record,
+            renewed=renewed,
+            seconds=CLAIM_SECONDS,
+            uses_volumes=self._uses_volumes,
         )
         self._unconfirmed[renewed] = began
         if before is None:

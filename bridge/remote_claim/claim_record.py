@@ -44,6 +44,8 @@ from translators.virtual_node_identity import Identity
 ANNOTATION_RECORD = f"{DOMAIN}/remote-claim"
 #: On the claim: ``SEQUENCE ID``. It stays when the claim is released.
 ANNOTATION_CLAIM = f"{DOMAIN}/claim"
+#: On the claim: "true" if the holder provisions volumes, else "false".
+ANNOTATION_VOLUMES = f"{DOMAIN}/claim-volumes"
 #: On a marker: ``NAMESPACE ID`` of the claim.
 ANNOTATION_MARKER = f"{DOMAIN}/claim-in"
 #: Ids in the record. A takeover needs one; with more, a remote restored from a backup is
@@ -131,6 +133,8 @@ class Claim:
     holder_name: str
     """The last holder, for messages."""
     renewed: str
+    uses_volumes: bool
+    """Whether the holder provisions volumes, as far as the claim does not deny it."""
     marker: Marker | None = None
     """Not None for a marker."""
 
@@ -150,6 +154,7 @@ def parse_claim(lease: Object) -> Claim:
         holder=str(spec.get("holderIdentity") or ""),
         holder_name=holder_name(lease) or "an unknown bridge",
         renewed=printable(spec.get("renewTime") or "") or "an unknown time",
+        uses_volumes=annotations.get(ANNOTATION_VOLUMES) != "false",
         marker=Marker(printable(namespace), printable(marked_id)) if namespace else None,
     )
 
@@ -186,6 +191,7 @@ def claim_patch(
     *,
     renewed: str,
     seconds: int,
+    uses_volumes: bool = False,
 ) -> Object:
     """The patch, or without a Lease the object, that acquires or renews the claim. UID and
     resourceVersion are preconditions."""
@@ -200,6 +206,7 @@ def claim_patch(
     if before is None or (before.id, before.holder) != (record.ids[0], candidate.identity):
         spec["acquireTime"] = renewed
         annotations[ANNOTATION_HOLDER] = candidate.display_name
+        annotations[ANNOTATION_VOLUMES] = "true" if uses_volumes else "false"
     meta: Object = {"annotations": annotations}
     if before is not None:
         return {"metadata": {**meta, **_precondition(before)}, "spec": spec}
@@ -213,7 +220,7 @@ def marker_patch(before: Claim | None, identity: Identity, record: HomeRecord) -
     if before is None:
         meta = {"name": claim_lease_name(identity), "labels": owner_labels(identity)}
         return LEASES.manifest({**meta, "annotations": annotations}, spec={})
-    annotations |= {ANNOTATION_CLAIM: None, ANNOTATION_HOLDER: None}
+    annotations |= dict.fromkeys((ANNOTATION_CLAIM, ANNOTATION_HOLDER, ANNOTATION_VOLUMES))
     spec = dict.fromkeys(("holderIdentity", "leaseDurationSeconds", "renewTime", "acquireTime"))
     return {"metadata": {"annotations": annotations, **_precondition(before)}, "spec": spec}
 

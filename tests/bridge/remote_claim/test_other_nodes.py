@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.base.join_settings import StorageChoice
 from bridge.election.election_lease import election_lease_name
 from bridge.node import lease_namespace
 from bridge.node.node_lease import LEASE_NAMESPACE
@@ -16,7 +17,7 @@ from tests.bridge.running_join import running_join, start_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
-from translators.ownership_labels import owner_labels
+from translators.ownership_labels import USED_BY_DOMAIN, owner_labels
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -26,11 +27,14 @@ DRILL = "drill"
 
 def _with_volume(two: Clusters) -> Clusters:
     """Clusters whose bridge provisions volumes, with the remote PVC of one of them."""
-    uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
-    labels = owner_labels(Identity(home_id_from_uid(uid), "h", NODE))
-    meta = {"name": "data", "namespace": REMOTE_NAMESPACE, "labels": labels}
+    meta = {"name": "data", "namespace": REMOTE_NAMESPACE, "labels": _labels(two)}
     two.remote.put(PERSISTENT_VOLUME_CLAIMS.manifest(meta, spec={}))
     return Clusters(two.home, two.remote, two.but(storage="provision"))
+
+
+def _labels(two: Clusters) -> dict[str, str]:
+    uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
+    return owner_labels(Identity(home_id_from_uid(uid), "h", NODE))
 
 
 async def test_clone_under_another_node_name_is_rejected_while_original_runs(
@@ -68,6 +72,31 @@ async def test_clone_without_storage_joins(two: Clusters, tmp_path: Path) -> Non
             pass
 
 
+@pytest.mark.parametrize("storage", ["none", "provision"])
+async def test_original_is_rejected_only_next_to_a_clone_with_storage(
+    two: Clusters, tmp_path: Path, storage: StorageChoice
+) -> None:
+    """The clone's pods use the namespaces of the original, and its bridge started before."""
+    two = _with_volume(two)
+    _record_use(two, DRILL)
+    async with (
+        cloned(two, tmp_path) as other,
+        running_join(other, other.but(name=DRILL, storage=storage)),
+    ):
+        if storage == "provision":
+            assert f"serves node {DRILL}" in await refused(start_join(two.settings))
+            return
+        async with running_join(two):
+            await renewed(two)
+
+
+def _record_use(two: Clusters, node: str) -> None:
+    """Records that the node has pods in a remote namespace of the home cluster."""
+    annotations = {f"{USED_BY_DOMAIN}/{node}": ""}
+    meta = {"name": REMOTE_NAMESPACE, "labels": _labels(two), "annotations": annotations}
+    two.remote.put(NAMESPACES.manifest(meta))
+
+
 async def test_claim_that_is_not_renewed_is_no_obstacle(two: Clusters, tmp_path: Path) -> None:
     """As of a node that was removed by force, and whose record no longer exists."""
     two = _with_volume(two)
@@ -82,7 +111,7 @@ async def test_claim_that_is_not_renewed_is_no_obstacle(two: Clusters, tmp_path:
             pass
 
 
-async def test_second_node_of_one_home_joins_at_once(
+async def test_second_node_of_one_home_joins_without_waiting(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(other_nodes, "OBSERVE_SECONDS", 3600.0)
