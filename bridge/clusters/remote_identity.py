@@ -83,19 +83,20 @@ async def read_remote_identity(remote: KubeClient, prepared: Collection[str]) ->
 async def id_of_volumes(
     home: KubeClient, remote: KubeClient, identity: RemoteIdentity, prepared: Collection[str]
 ) -> str:
-    """The identity that most of home's PersistentVolumes with data in this remote name; the first
-    one without such volumes. Raises KubeError."""
+    """The identity that most of the home cluster's PersistentVolumes with data in this remote name;
+    the first one if there are none, or the credentials are not permitted to list them. Raises
+    KubeError."""
+    known = set(identity.ids)
     try:
-        volumes = (await home.list(PERSISTENT_VOLUMES)).items
+        handles = map(volume_handle, (await home.list(PERSISTENT_VOLUMES)).items)
+        named = Counter(handle.remote_id for handle in handles if handle is not None)
+        if named and known.isdisjoint(named) and not prepared:
+            # A namespace of the remote may have identified it, when only some were prepared.
+            namespaces = (await remote.list(NAMESPACES)).items
+            known |= {home_id_from_uid(uid_of(namespace)) for namespace in namespaces}
     except Forbidden:
         return identity.ids[0]
-    handles = map(volume_handle, volumes)
-    named = Counter(it.remote_id for it in handles if it is not None)
-    known = set(identity.ids)
-    if named and known.isdisjoint(named) and not prepared:
-        # A namespace of the remote may have identified it, when only some were prepared.
-        known |= {home_id_from_uid(uid_of(it)) for it in (await remote.list(NAMESPACES)).items}
-    return next((it for it, _ in named.most_common() if it in known), identity.ids[0])
+    return next((name for name, _ in named.most_common() if name in known), identity.ids[0])
 
 
 async def _may_read_system(remote: KubeClient) -> bool:
