@@ -62,12 +62,7 @@ from translators.object_accessors import (
     namespaced_name,
     uid_of,
 )
-from translators.ownership_labels import (
-    has_home_uid,
-    home_namespace_of,
-    is_owned,
-    unmanaged_selector,
-)
+from translators.ownership_labels import has_home_uid, is_owned, unmanaged_selector
 from translators.storage.identifiers import (
     ANNOTATION_SELECTED_NODE,
     ANNOTATION_UNFINISHED,
@@ -291,9 +286,9 @@ class PvcExecutor:
         self._queue.add_after(key_of(home), wait)
 
     async def _delete_unfinished(self, remote: Object) -> None:
-        """Deletes the remote PVC at exactly this version: one that is finished meanwhile stays. So
-        does one that a pod mounts, whose data is not the bridge's to delete: no pod of home mounts
-        an unfinished PVC, but one may that was restored from a backup of such a PVC."""
+        """Deletes the remote PVC at exactly this version: one that is finished in the meantime
+        stays. So does one that a pod mounts: no pod of the bridge mounts an unfinished PVC, but a
+        pod of the remote mounts a PVC that was restored from a backup of an unfinished one."""
         if await self._is_mounted(remote):
             _log_remote(remote, "unfinished, and kept: a pod of the remote mounts it")
             return
@@ -307,13 +302,12 @@ class PvcExecutor:
         _log_remote(remote, "unfinished, deleted in the remote")
 
     async def _is_mounted(self, remote: Object) -> bool:
-        """Whether a pod of the remote mounts the PVC: the managed ones as the cache has them, and
-        of the others, of which a mapped namespace has few, those of the API server. Raises
-        KubeError."""
+        """Whether a pod of the remote mounts the PVC: the cache has the managed pods, and the API
+        server lists the unmanaged ones, of which a mapped namespace has few. Raises KubeError."""
         unmanaged = await self._remote.list(
             PODS, namespace=namespace_of(remote), labels=unmanaged_selector(self._identity)
         )
-        managed = self._remote_pods.store.by_index("namespace", home_namespace_of(remote))
+        managed = self._remote_pods.store.by_index("place", namespace_of(remote))
         pods = (*unmanaged.items, *managed)
         return any(name_of(remote) in mounted_claims(pod).values() for pod in pods)
 
