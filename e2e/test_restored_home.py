@@ -253,7 +253,7 @@ def test_clone_under_another_node_name_gets_no_volume(original: Bridged, tmp_pat
                 print(second.log.read_text())
         assert _versions(storage) == before
         wrote = writes(original.remote, since=began, namespace=original.remote_namespace)
-        assert not [it for it in wrote if it.resource == "persistentvolumeclaims"]
+        assert not any(entry.resource == "persistentvolumeclaims" for entry in wrote)
         storage.clear()
 
 

@@ -198,13 +198,13 @@ def test_volume_of_another_driver_is_never_confused(storage: ProvisionedStorage)
         assert volume["persistentVolumeClaim"]["claimName"] == "shared"
         storage.home.kubectl("delete", "pv", f"local-{bridged.node}", "--wait=false")
 
-        # The example of the documentation, for a pod that home's scheduler places.
+        # The example of the documentation, for a pod that the home cluster's scheduler places.
         example = _example_of_existing_claim(storage)
         storage.home.kubectl("apply", "-f", "-", input=example)
         bridged.apply(storage.node_pod("scheduled", "shared"))
         storage.wait_until_ready("scheduled")
         remote = get_one(storage.remote, "pod", "scheduled", namespace=bridged.remote_namespace)
-        (volume,) = [it for it in remote["spec"]["volumes"] if it["name"] == "data"]
+        (volume,) = [volume for volume in remote["spec"]["volumes"] if volume["name"] == "data"]
         assert volume["persistentVolumeClaim"]["claimName"] == "shared-data"
         storage.home.kubectl("delete", "-f", "-", "--wait=false", input=example)
 
@@ -298,7 +298,8 @@ def test_shared_volume_and_clone(storage: ProvisionedStorage) -> None:
 def test_source_of_a_clone_is_kept_until_the_clone_has_its_data(
     storage: ProvisionedStorage,
 ) -> None:
-    """The clone is Bound at home before the remote, whose class waits for a pod, has copied it."""
+    """The clone is Bound in the home cluster before the remote, whose class waits for a pod, has
+    copied it."""
     bridged = storage.bridged
     with (
         hostpath(storage.remote) as there,

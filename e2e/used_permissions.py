@@ -155,11 +155,11 @@ class Report:
         """The grants without a use. The records of other nodes' claims have names that a grant for
         any node covers too."""
         return [
-            it
-            for it in all_grants()
-            if not self.used[str(it)]
-            and not _is_shared(it)
-            and it.permission not in permissions.HOME_OTHER_CLAIMS
+            grant
+            for grant in all_grants()
+            if not self.used[str(grant)]
+            and not _is_shared(grant)
+            and grant.permission not in permissions.HOME_OTHER_CLAIMS
         ]
 
     def add(self, other: Mapping[str, Mapping[str, int]]) -> None:

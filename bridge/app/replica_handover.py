@@ -63,8 +63,8 @@ class ReplicaTerm:
     reachability: RemoteReachability
     before_serving: Callable[[], Awaitable[None]]
     """Reads home's own address ranges, which pods of the remote cannot have. Raises TermOutdated if
-    the parts no longer fit, ClaimRejected if another home uses this one's volumes, and
-    KubeError."""
+    the parts no longer fit, ClaimRejected if another home cluster of the same identity provisions
+    volumes in the remote, and KubeError."""
     remove_stale_objects: Callable[[], Awaitable[None]]
     """Removes objects of a previous replica that this one would not update. Raises KubeError."""
 

@@ -141,7 +141,7 @@ class CheckContext:
 
     async def remote_id(self) -> str:
         """The remote's identity, as on the Node's label: the Node's own, if it represents the
-        remote, else that of home's volumes in the remote, else the first."""
+        remote, else the one that the home cluster's volumes in the remote name, else the first."""
         identity, node = await self.remote_identity(), self.node
         if self.home.client is not None:
             node = await self.registered_node()

@@ -34,7 +34,7 @@ from translators.object_accessors import Object, name_of, namespace_of, namespac
 from translators.ownership_labels import home_selector
 from translators.storage.identifiers import ANNOTATION_SELECTED_NODE
 
-#: Attempts to change PVCs that other clients change meanwhile.
+#: Attempts to change PVCs that other clients change in the meantime.
 ATTEMPTS = 3
 
 
@@ -116,9 +116,9 @@ async def remove(
 
 
 async def _release_pending_claims(home: KubeClient, node_name: str, notify: Notify) -> None:
-    """Lets home's scheduler select other nodes for PVCs that no bridge of this node will provision:
-    while the annotation names a node, the scheduler considers no other one, and a provisioner
-    removes it, here the bridge. Raises KubeError."""
+    """Lets the home cluster's scheduler select other nodes for PVCs that no bridge of this node
+    will provision: the scheduler considers no other node while the annotation names one, and leaves
+    its removal to the provisioner, which is the bridge. Raises KubeError."""
     patch: Object = {"annotations": {ANNOTATION_SELECTED_NODE: None}}
     for _ in range(ATTEMPTS):
         has_changed = False

@@ -104,7 +104,7 @@ async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -
     state.pending_claims = await list_pending_claims(home, settings.name)
     remote_id = node_object.remote_id_of(state.node or {})
     # The affinity of a PersistentVolume names one ID of the remote.
-    are_served = any(node_object.remote_id_of(it) == remote_id for it in others or ())
+    are_served = any(node_object.remote_id_of(other) == remote_id for other in others or ())
     state.volumes = [] if are_served else await _list_volumes(home, remote_id)
 
 
@@ -148,13 +148,13 @@ async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None)
 
 
 async def _list_other_nodes(home: KubeClient, name: str) -> list[Object] | None:
-    """Home's other virtual nodes; None if the credential may not list nodes (`bridge rbac home`
-    grants only the named ones)."""
+    """The home cluster's other virtual nodes; None if the credential is not permitted to list nodes
+    (`bridge rbac home` grants only the named ones)."""
     try:
         nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
     except Forbidden:
         return None
-    return [it for it in nodes if name_of(it) != name]
+    return [node for node in nodes if name_of(node) != name]
 
 
 def _sibling_nodes(others: list[Object] | None, node: Object | None) -> set[str] | None:
@@ -166,11 +166,11 @@ def _sibling_nodes(others: list[Object] | None, node: Object | None) -> set[str]
     remote_id = node_object.remote_id_of(node or {})
     if remote_id and not join_record.remote_namespaces(node):
         others = [
-            it
-            for it in others
-            if node_object.remote_id_of(it) == remote_id or join_record.remote_namespaces(it)
+            other
+            for other in others
+            if node_object.remote_id_of(other) == remote_id or join_record.remote_namespaces(other)
         ]
-    return {label_value(name_of(it)) for it in others}
+    return {label_value(name_of(other)) for other in others}
 
 
 async def list_pods(home: KubeClient, node_name: str) -> list[Object]:
@@ -197,22 +197,22 @@ async def list_storage_capacities(home: KubeClient, identity: Identity) -> list[
 
 
 async def list_pending_claims(home: KubeClient, node_name: str) -> list[Object]:
-    """The PVCs that the node's bridge is to provision and has not; empty if the credential may not
-    list PVCs."""
+    """The PVCs that the node's bridge is to provision and has not; empty if the credential is not
+    permitted to list PVCs."""
     try:
         claims = (await home.list(PERSISTENT_VOLUME_CLAIMS)).items
     except Forbidden:
         return []
     return [
-        it
-        for it in claims
-        if selected_node(it) == node_name and awaits_driver(it) and not bound_volume(it)
+        claim
+        for claim in claims
+        if selected_node(claim) == node_name and awaits_driver(claim) and not bound_volume(claim)
     ]
 
 
 async def _list_volumes(home: KubeClient, remote_id: str) -> list[Object]:
-    """Home's PersistentVolumes and VolumeSnapshotContents with data in the remote; without those
-    that the credential may not list."""
+    """The home cluster's PersistentVolumes and VolumeSnapshotContents with data in the remote;
+    without those that the credential is not permitted to list."""
     if not remote_id:
         return []
     readers: dict[Resource, Callable[[Object], VolumeHandle | None]] = {

@@ -67,8 +67,8 @@ class HomeState:
     certificate_requests: list[Object] = field(default_factory=list)
     """CertificateSigningRequests."""
     sibling_nodes: set[str] | None = None
-    """Label values of the home's other virtual nodes that may have objects in the same remote; None
-    if unknown."""
+    """Label values of the home cluster's other virtual nodes that may have objects in the same
+    remote; None if unknown."""
     certificate_store: CertDir | None = None
     """None if this machine stores no certificate of the node."""
     relay_slices: list[Object] = field(default_factory=list)
@@ -77,7 +77,8 @@ class HomeState:
     """Home's PersistentVolumes and VolumeSnapshotContents with data in the node's remote, if no
     other virtual node serves it."""
     pending_claims: list[Object] = field(default_factory=list)
-    """Unbound PersistentVolumeClaims for which home's scheduler has selected the node."""
+    """Unbound PersistentVolumeClaims for which the home cluster's scheduler has selected the
+    node."""
     storage_capacities: list[Object] = field(default_factory=list)
     """CSIStorageCapacity objects of the node."""
     relay_cidr: str = ""

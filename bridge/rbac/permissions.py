@@ -154,9 +154,9 @@ HOME_STORAGE = (
         namespace=storage_capacity.NAMESPACE,
     ),
 )
-#: Granted with `HOME_STORAGE`, and used where other virtual nodes of home have volumes in the same
-#: remote: the records of their claims distinguish them from nodes of a cloned home
-#: (`bridge.remote_claim.other_nodes`).
+#: Granted with `HOME_STORAGE`, and used where other virtual nodes of the home cluster have volumes
+#: in the same remote: the records of their claims distinguish them from nodes of a cloned home
+#: cluster (`bridge.remote_claim.other_nodes`).
 HOME_OTHER_CLAIMS = (Permission(LEASES, ("get",), namespace=lease_namespace.NAMESPACE),)
 #: Granted with `HOME_STORAGE`, and used where both sides serve VolumeSnapshots: the bridge is to
 #: home's snapshot controller what csi-snapshotter is beside a CSI driver.

@@ -247,11 +247,12 @@ class Engine:
         return self.find(PodController)
 
     def other_nodes(self) -> set[str]:
-        """The other virtual nodes, as label values, that use namespaces of this home in the remote,
-        or have provisioned volumes there."""
-        namespaces = self._remote_namespaces.store
-        owned = (it for it in namespaces if is_owned(it, self._identity))
-        nodes = {node for it in owned for node in namespace_users(it)}
+        """The other virtual nodes, as label values, that use namespaces of this home cluster in the
+        remote, or have provisioned volumes there."""
+        nodes = set[str]()
+        for namespace in self._remote_namespaces.store:
+            if is_owned(namespace, self._identity):
+                nodes |= namespace_users(namespace)
         for claim in self._storage.remote_claims.store if self._storage is not None else ():
             nodes.add(str((metadata(claim).get("labels") or {}).get(LABEL_NODE) or ""))
         return nodes - {"", self._identity.node_label}

@@ -49,7 +49,7 @@ class PvcLookup:
         return self.volumes_at(namespace_of(remote), name_of(remote))
 
     def volumes_at(self, namespace: str, name: str) -> Sequence[Object]:
-        """Home's PersistentVolumes whose data is in the remote PVC of this name."""
+        """The home cluster's PersistentVolumes whose data is in the remote PVC of this name."""
         handle = VolumeHandle(self._policy.remote_id, RemoteNamespace(namespace), name)
         return self._storage.home_volumes.store.by_index("handle", handle)
 
@@ -65,13 +65,13 @@ class PvcLookup:
             namespace=source.namespace,
             labels=f"{home},{LABEL_DATA_SOURCE}={name}",
         )
-        return [it for it in found.items if remote_pvc.awaited_source(it) == source]
+        return [claim for claim in found.items if remote_pvc.awaited_source(claim) == source]
 
     def has_cached(self, remotes: Iterable[Object]) -> bool:
         """Whether the cache has one of these PVCs of the remote, so that its next change is an
         event."""
         store = self._storage.remote_claims.store
-        return any(store.get(key_of(it)) is not None for it in remotes)
+        return any(store.get(key_of(remote)) is not None for remote in remotes)
 
     def resolve(self, key: ClaimKey) -> str | Unresolved:
         """The name of the remote PVC for a home PVC (`pvc_resolution.resolve`)."""

@@ -23,8 +23,8 @@ between two writes, and one that takes over, continue with the next.
 [1] A copy of another PVC or VolumeSnapshot is not given back: no other remote has its source.
 
 A remote PVC is *unfinished* (`ANNOTATION_UNFINISHED`) until home has its PersistentVolume. No pod
-of home mounts one, so it has no data; one that another pod of the remote mounts is kept. No plan
-deletes another remote PVC: that takes the deletion of its PersistentVolume
+of the bridge mounts one, so it has no data; one that another pod of the remote mounts is kept. No
+plan deletes another remote PVC: that takes the deletion of its PersistentVolume
 (`sync.storage.volume_planner`).
 """
 

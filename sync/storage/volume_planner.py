@@ -18,9 +18,10 @@ PersistentVolume is unchanged and that it has no such PVC, the remote whether it
 PVC. In every other state the data stays. The cache only avoids confirmations while a deletion is
 under way, which the finalizers of Kubernetes delay: it causes no deletion.
 
-A remote PVC *is to be cloned* while another one of this home, which names it as its data source,
-has not been bound. Home's PVC of that clone may be Bound, so that home permits the deletion of the
-source: where the remote's StorageClass waits for the first pod, nothing has been copied yet.
+A remote PVC *is to be cloned* while another one of this home cluster, which names it as its data
+source, has not been bound. The clone may be Bound in the home cluster, which then permits the
+deletion of the source: where the remote's StorageClass waits for the first pod, nothing has been
+copied yet.
 """
 
 from __future__ import annotations
@@ -146,6 +147,6 @@ def copies_message(source: Object, copies: Sequence[Object]) -> str:
     """Why a PVC or VolumeSnapshot of the remote is not deleted yet."""
     return (
         f"remote: {source['kind']} {namespaced_name(source)} is kept until PersistentVolumeClaim "
-        f"{namespaced_name(copies[0])} has been filled from it, by the first pod that uses that "
-        "one; run the pod, or delete the PersistentVolumeClaim at home"
+        f"{namespaced_name(copies[0])} has been filled from it, for the first pod that uses that "
+        "PersistentVolumeClaim; run the pod, or delete that PersistentVolumeClaim"
     )

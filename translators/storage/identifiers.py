@@ -132,8 +132,8 @@ def claim_of_volume(volume: Object) -> ClaimKey | None:
 
 
 def is_volume_of(volume: Object, claim: Object) -> bool:
-    """Whether home's PersistentVolume controller has bound the PersistentVolume to exactly this
-    PVC. The PVC itself does not show that: users may write its status."""
+    """Whether the home cluster's PersistentVolume controller has bound the PersistentVolume to
+    exactly this PVC. The PVC does not prove that: a user can be permitted to write its status."""
     return claim_uid_of_volume(volume) == metadata(claim).get("uid")
 
 

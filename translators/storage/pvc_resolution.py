@@ -78,7 +78,7 @@ def used_handle(
             f"in the remote's namespace {namespace}",
         )
     if not is_volume_of(volume, home):
-        return _waits(name, f"is not the one for which PersistentVolume {name_of(volume)} is")
+        return _waits(name, f"is not the one to which PersistentVolume {name_of(volume)} is bound")
     if handle.namespace != namespace:
         return Unresolved(
             REASON_UNREACHABLE,

@@ -167,7 +167,7 @@ async def test_remote_is_known_by_any_prepared_namespace(two: Clusters) -> None:
 
 
 def _put_volume(two: Clusters, remote_id: str) -> None:
-    """A PersistentVolume of home, as left by `bridge leave --keep-volumes`."""
+    """A PersistentVolume in the home cluster, as left by `bridge leave --keep-volumes`."""
     csi = {"driver": "volumes.cluster-bridge.io", "volumeHandle": f"{remote_id}/b/data"}
     two.home.put(PERSISTENT_VOLUMES.manifest({"name": f"pvc-{remote_id}"}, spec={"csi": csi}))
 
@@ -197,7 +197,8 @@ async def test_join_with_the_whole_remote_has_the_id_of_the_volumes(two: Cluster
         async with running_join(two, settings):
             assert label(two) == identity_of(two, "b")
         two.remote.clear_log()
-    assert not [it for it in two.remote.requests("GET", "*/namespaces") if "limit" in it.query]
+    lists = two.remote.requests("GET", "*/namespaces")
+    assert not any("limit" in request.query for request in lists)
 
 
 async def test_another_remote_is_rejected(two: Clusters) -> None:

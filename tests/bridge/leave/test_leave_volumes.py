@@ -153,7 +153,7 @@ async def test_node_of_the_remote_under_another_id_cannot_use_the_volumes(world:
 
 
 def _pending(world: World, name: str, node: str = NODE, **changes: Object) -> None:
-    """A PVC of home that the bridge is to provision on the node."""
+    """A PVC in the home cluster that the bridge is to provision on the node."""
     annotations = {ANNOTATION_SELECTED_NODE: node, ANNOTATION_PROVISIONER: DRIVER}
     meta = {"name": name, "namespace": "shop", "annotations": annotations}
     made = PERSISTENT_VOLUME_CLAIMS.manifest(meta, spec={})
@@ -162,7 +162,7 @@ def _pending(world: World, name: str, node: str = NODE, **changes: Object) -> No
 
 @pytest.mark.parametrize("has_node", [True, False])
 async def test_unbound_claims_are_released_for_other_nodes(empty: World, *, has_node: bool) -> None:
-    """Home's scheduler considers no other node while the annotation names one that was deleted."""
+    """The scheduler considers no other node while the annotation names one that was deleted."""
     _pending(empty, "waits")
     _pending(empty, "bound", spec={"volumeName": "pvc-9"})
     _pending(empty, "of-other-node", "other")
@@ -173,14 +173,14 @@ async def test_unbound_claims_are_released_for_other_nodes(empty: World, *, has_
     remote = replace(empty.two.settings.remote, context="remote-context")
     assert await empty.leave(replace(empty.settings, remote=remote))
     claims = empty.two.home.objects(PERSISTENT_VOLUME_CLAIMS, "shop")
-    selected = {it["metadata"]["name"]: selected_node(it) for it in claims}
+    selected = {claim["metadata"]["name"]: selected_node(claim) for claim in claims}
     assert selected == {
         "waits": "",
         "bound": NODE,
         "of-other-node": "other",
         "of-other-driver": NODE,
     }
-    lines = [it for it in empty.confirmations[0] if "PersistentVolumeClaim shop/" in it]
+    lines = [line for line in empty.confirmations[0] if "PersistentVolumeClaim shop/" in line]
     assert len(lines) == 1
     assert "PersistentVolumeClaim shop/waits" in lines[0]
 
@@ -190,7 +190,7 @@ async def test_claims_that_may_not_be_changed_are_reported(empty: World) -> None
     path = "*/persistentvolumeclaims/waits"
     empty.two.home.fail(Fault("PATCH", path, code=403, times=None))
     assert await empty.leave()
-    assert sum("PersistentVolumeClaim shop/waits" in str(it) for it in empty.notified) == 1
+    assert sum("PersistentVolumeClaim shop/waits" in str(line) for line in empty.notified) == 1
     assert empty.two.home.find(NODES, NODE) is None
 
 

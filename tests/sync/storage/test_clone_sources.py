@@ -10,8 +10,8 @@ from tests.sync.storage.storage_harness import Storage
 
 
 async def _start_with_clone(storage: Storage) -> tuple[Object, Object]:
-    """The remote PVCs of a bound source, and of its clone, which is bound at home while the remote
-    waits for the clone's first pod."""
+    """The remote PVCs of a bound source, and of its clone, which is bound in the home cluster while
+    the remote waits for the clone's first pod."""
     storage.remote_class(mode="WaitForFirstConsumer")
     await storage.harness.start()
     source = storage.remote_claim(await storage.bound("source"))
@@ -30,7 +30,7 @@ async def _delete(storage: Storage, name: str) -> None:
 
 
 def _names(storage: Storage) -> set[str]:
-    return {it["metadata"]["name"] for it in storage.remote_claims()}
+    return {claim["metadata"]["name"] for claim in storage.remote_claims()}
 
 
 async def test_source_stays_until_clone_is_bound_in_remote(storage: Storage) -> None:

@@ -448,7 +448,7 @@ async def test_lasting_failure_of_remote_provisioner_gives_claim_back(storage: S
     assert not storage.remote_claims()
     assert ANNOTATION_SELECTED_NODE not in storage.home_claim()["metadata"]["annotations"]
     events = await storage.harness.events_with_reason("ProvisioningFailed")
-    assert any("use another StorageClass" in it["message"] for it in events)
+    assert any("use another StorageClass" in event["message"] for event in events)
 
 
 @pytest.mark.parametrize("times", [(2,), (2, 4, 8), (2, 600)])
@@ -501,7 +501,7 @@ async def test_failing_clone_is_not_given_back(storage: Storage) -> None:
 
 
 async def test_smaller_volume_than_requested_gives_claim_back(storage: Storage) -> None:
-    """Home would not bind it: a defect of the remote's provisioner."""
+    """The home cluster does not bind it: a defect of the remote's provisioner."""
     await storage.harness.start()
     storage.claim(size="2Gi")
     await storage.harness.settle()

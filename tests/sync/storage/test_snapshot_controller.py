@@ -357,7 +357,7 @@ async def test_claim_is_restored_from_snapshot(storage: Storage) -> None:
 
 
 async def test_snapshot_stays_until_claim_is_restored_from_it(storage: Storage) -> None:
-    """The remote restores it when the first pod uses the PVC, which is Bound at home before."""
+    """The PVC is Bound in the home cluster before the remote restores it for the first pod."""
     storage.remote_class(mode="WaitForFirstConsumer")
     await storage.harness.start()
     await storage.bound()
