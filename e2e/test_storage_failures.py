@@ -135,7 +135,7 @@ def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> N
         # A node of another remote, which prepared namespaces identify, serves none of the volumes.
         other = _node_of_another_remote(f"{bridged.node}-other")
         bridged.home.kubectl("apply", "-f", "-", input=other)
-        arguments = ("leave", "--name", bridged.node, "--yes")
+        arguments = ("leave", bridged.node, "--yes")
         by_administrator = bridge_process.run(*arguments, home=bridged.home)
         bridged.home.kubectl("delete", "-f", "-", input=other)
         for refused in (by_administrator, _leave(bridged)):
