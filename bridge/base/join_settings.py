@@ -39,7 +39,7 @@ DEFAULT_TAINTS = f"{DOMAIN}/virtual-node=true:NoSchedule"
 #: Seconds that a remote namespace of the bridge and the copies in it remain after the last pod that
 #: needs them: a Job every few seconds must not create and delete its namespace each time.
 NAMESPACE_LINGER = 60.0
-#: Seconds without traffic after which the relay closes a connection, unless an option sets it.
+#: Seconds without traffic after which the relay resets a connection, unless an option sets it.
 RELAY_IDLE = 3600.0
 #: Limits of the relay (`RelaySettings`): open connections in total and of one Service, and new
 #: connections per second in total and of one Service.
@@ -128,7 +128,7 @@ class RelaySettings:
     ports: PortRange | None = None
     """Ports to listen on; None is any free port."""
     idle: float = RELAY_IDLE
-    """Seconds without traffic after which a connection is closed."""
+    """Seconds without traffic after which a connection is reset."""
     image: str = ""
     """Image of the relay agents in the remote; "" creates none."""
     cidr: str | None = None

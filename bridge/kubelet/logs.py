@@ -2,8 +2,8 @@
 
 Guarantees: the response starts when the remote has answered, and each chunk is sent as it arrives;
 a slow client slows the remote down and does not fill the bridge's memory. When the client
-disconnects, the stream from the remote is closed. When the remote's stream breaks off, the response
-ends without its terminating chunk, so that no client takes a part for the whole log.
+disconnects, the stream from the remote is closed. When the remote's stream breaks off, or the
+bridge stops, the client's connection is reset, so that no client takes a part for the whole log.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bridge.kubelet.routing import RoutedRequest
 from bridge.kubelet.stream_audit import audit_headers
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import PODS
+from sync.kube.nested_transport import reset_connection
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ async def serve_log(access: PodAccess, routed: RoutedRequest) -> web.StreamRespo
     pod = access.requested_pod(routed.parameters)
     path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
     response = web.StreamResponse(headers=PLAIN_TEXT_HEADERS)
+    is_complete = False
     with access.streams.track("logs", routed.parameters["namespace"]) as stream:
         headers = audit_headers(access, "logs", routed, pod)
         try:
@@ -41,10 +43,13 @@ async def serve_log(access: PodAccess, routed: RoutedRequest) -> web.StreamRespo
                         break
                     stream.count_bytes("out", len(chunk))
                     await response.write(chunk)
+                is_complete = True
         except KubeError as error:
             if not response.prepared:
                 raise http_error_from(error) from error
             log.warning("remote: a log stream broke off: %s", error)
-            if routed.request.transport is not None:
-                routed.request.transport.abort()
+        finally:
+            client = routed.request.transport
+            if response.prepared and client is not None and not is_complete:
+                reset_connection(client)
     return response

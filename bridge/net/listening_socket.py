@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import struct
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,7 +13,6 @@ from sync.kube.sockets import enable_keepalive
 BACKLOG = 1024
 #: linux/in6.h: binds an IPv6 address that belongs to the node through a route alone.
 _IPV6_FREEBIND = 78
-_LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 def listening_socket(host: str, port: int, *, free_bind: bool = False) -> socket.socket:
@@ -107,14 +104,3 @@ class AcceptedConnection(asyncio.Protocol):
             protocol.eof_received()
         elif not self.client.is_closing():
             self.client.resume_reading()
-
-
-def reset_connection(transport: asyncio.Transport) -> None:
-    """Aborts a connection with RST, so that the peer sees that it is broken. Does nothing if the
-    connection is closing already."""
-    if transport.is_closing():
-        return
-    sock = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError, AttributeError):  # the connection has ended already
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
-    transport.abort()

@@ -11,9 +11,9 @@ port number, two bytes.
   frame is buffered. aiohttp's WebSocket reader does not fit: it delivers whole messages into a
   queue, for which each connection would need a task, and its writer waits in a coroutine instead of
   calling `pause_writing`.
-- ``on_error`` is called once, with a sentence, when the kubelet reports an error, when the peer
-  violates the protocol, or when the connection ends without a WebSocket close: then the data so far
-  may be incomplete.
+- A normal WebSocket close is EOF (`bridge.net.splice`). ``on_error`` is called once, with a
+  sentence, when the kubelet reports an error, when the peer violates the protocol, or when the
+  connection ends otherwise: then it is lost without EOF.
 - The protocol has no half-close. `write_eof` sends nothing: the pod's data still arrives until the
   pod hangs up.
 """
@@ -49,6 +49,9 @@ _PORT_BYTES = 2
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OPCODES = (_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG)
 _MAX_CONTROL_FRAME = 125
+_NORMAL_CLOSURE = b"\x03\xe8"
+_VIOLATION = "the remote's API server sent what is no port-forward"
+_HUNG_UP = "the remote's API server hung up"
 #: The server appends this to the client's key for Sec-WebSocket-Accept (RFC 6455, 1.3).
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -155,7 +158,7 @@ class PortForwardTransport(LayeredTransport):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not (self._received_close or self._closing):
-            self._report_error(self._error_text() or "the remote's API server hung up")
+            self._report_error(self._error_text() or _HUNG_UP)
         self._closing = True
         self._upper.connection_lost(exc)
 
@@ -183,7 +186,7 @@ class PortForwardTransport(LayeredTransport):
             or opcode not in _OPCODES
             or (is_control and length > _MAX_CONTROL_FRAME)
         ):
-            self._violation()
+            self._fail(_VIOLATION)
             return size
         self._opcode, self._left = opcode, length
         if is_control:
@@ -199,7 +202,7 @@ class PortForwardTransport(LayeredTransport):
         if self._channel < 0:
             self._channel, piece = piece[0], piece[1:]
         if self._channel not in (_DATA, _ERROR):
-            self._violation()
+            self._fail(_VIOLATION)
             return
         if skip := self._port_bytes_left[self._channel]:
             self._port_bytes_left[self._channel] = max(skip - len(piece), 0)
@@ -215,19 +218,23 @@ class PortForwardTransport(LayeredTransport):
         if self._opcode == _PING:
             self._send(_PONG, self._control)
         elif self._opcode == _CLOSE:
+            if self._error or self._control[:2] not in (b"", _NORMAL_CLOSURE):
+                self._fail(self._error_text() or _HUNG_UP)
+                return
             self._received_close = True
-            if self._error:
-                self._report_error(self._error_text())
+            if not self._closing:
+                self._upper.eof_received()
             self.close()
         elif self._error and self._channel == _ERROR:
-            self._report_error(self._error_text())
+            self._fail(self._error_text())
 
     def _error_text(self) -> str:
         return self._error.decode("utf-8", "replace").strip()
 
-    def _violation(self) -> None:
+    def _fail(self, why: str) -> None:
+        """Ends the connection abnormally."""
         self._received_close = True
-        self._report_error("the remote's API server sent what is no port-forward")
+        self._report_error(why)
         self.abort()
 
     def _report_error(self, why: str) -> None:
@@ -265,7 +272,7 @@ class PortForwardTransport(LayeredTransport):
     def close(self) -> None:
         """Closes the WebSocket after the data written so far."""
         if not self._closing:
-            self._send(_CLOSE, b"\x03\xe8")  # 1000: normal closure
+            self._send(_CLOSE, _NORMAL_CLOSURE)
             self._closing = True
             self._lower.close()
 

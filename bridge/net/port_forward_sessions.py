@@ -110,7 +110,7 @@ class PortForwards:
         usable = self._usable.get(pod, {})
         while usable:
             session, _ = usable.popitem()  # The newest: the others expire.
-            if session.is_usable:
+            if session.is_usable and not session.is_stalled:
                 self._cancel_expiry(session)
                 session.reserve()
                 return session

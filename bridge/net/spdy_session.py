@@ -4,9 +4,9 @@ Each forwarded connection is a pair of streams, as of kubectl: an error stream, 
 reports why it failed, and a data stream (k8s.io/kubelet/pkg/cri/streaming/portforward,
 httpstream.go). Opening a pair costs no round trip: data can follow at once.
 
-- `ForwardedStream` is a transport to the protocol above it. ``on_error`` is called once, with a
-  sentence, when the kubelet reports an error, resets the stream, or when the session ends first:
-  then the data so far may be incomplete.
+- `ForwardedStream` is a transport to the protocol above it. The pod's end in order is EOF
+  (`bridge.net.splice`). ``on_error`` is called once, with a sentence, when the kubelet reports an
+  error, resets the stream, or when the session ends first: then the connection is lost without EOF.
 - Servers of this protocol (github.com/moby/spdystream) have no flow control: a stream that its
   reader does not drain blocks the whole session, in either direction. Therefore a session has one
   *active* stream at most; it is open for another once the active one has been answered and its
@@ -15,17 +15,21 @@ httpstream.go). Opening a pair costs no round trip: data can follow at once.
 - The kubelet's runtime closes a connection to the pod a second after the first of its two
   directions has ended (containerd, internal/cri/server, sandbox_portforward). So `write_eof` sends
   nothing, as over a WebSocket: the pod's data still arrives until the pod or `close` ends it.
-- A session that the peer ends, or that violates the protocol, fails all of its streams.
+- A session that the peer ends, that violates the protocol, or whose peer acknowledges nothing any
+  more, fails all of its streams. One whose peer is late to acknowledge takes no new stream
+  (`SpdySession.is_stalled`): if its TCP connection is dead, a new one may work.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
+from bridge.net import splice
 from sync.kube import spdy_frames
 from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.sockets import PeerState, peer_state
 from sync.kube.spdy_frames import (
     GOAWAY,
     PING,
@@ -50,6 +54,7 @@ MAX_LINGERING = 64
 CLOSE_GRACE = 15.0
 _VIOLATION = "the remote's API server sent what is no port-forward"
 _HUNG_UP = "the remote's API server hung up"
+_LOST = "the remote's API server acknowledges nothing any more"
 
 
 class SpdySession(asyncio.Protocol):
@@ -57,6 +62,7 @@ class SpdySession(asyncio.Protocol):
     has ended."""
 
     __slots__ = (
+        "_check_timer",
         "_encoder",
         "_end_reason",
         "_errors",
@@ -81,6 +87,7 @@ class SpdySession(asyncio.Protocol):
         self._streams: dict[int, ForwardedStream] = {}  # by the data stream's number
         self._errors: dict[int, ForwardedStream] = {}  # by the error stream's number
         self._paused: set[ForwardedStream] = set()
+        self._check_timer: asyncio.TimerHandle | None = None
         self._is_reserved = False
         self._is_full = False  # The connection takes no more data for now.
         self.active: ForwardedStream | None = None
@@ -107,6 +114,11 @@ class SpdySession(asyncio.Protocol):
             and len(self._streams) < MAX_LINGERING
             and self._next < 4 * MAX_PAIRS
         )
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the peer does not acknowledge what was sent again, or takes no more data."""
+        return self._peer_state in (PeerState.STALLED, PeerState.LOST)
 
     @property
     def is_idle(self) -> bool:
@@ -148,6 +160,8 @@ class SpdySession(asyncio.Protocol):
         """Sends frames."""
         if not self.has_ended:
             self._lower.write(data)
+            if self._check_timer is None:
+                self._check_later()
 
     def set_reading(self, stream: ForwardedStream, *, on: bool) -> None:
         """Pauses the session while any stream is paused."""
@@ -169,14 +183,16 @@ class SpdySession(asyncio.Protocol):
             self.active = None
             self._on_change(self)
 
-    def forget(self, stream: ForwardedStream) -> None:
-        """Removes a stream that has ended."""
+    def forget(self, stream: ForwardedStream) -> bool:
+        """Removes a stream that has ended; returns whether it was there."""
         stream.stop_timer()
-        if self._streams.pop(stream.number, None) is not None:
-            self.set_reading(stream, on=True)
-            if self.active is stream:
-                self.active = None
-            self._on_change(self)
+        if self._streams.pop(stream.number, None) is None:
+            return False
+        self.set_reading(stream, on=True)
+        if self.active is stream:
+            self.active = None
+        self._on_change(self)
+        return True
 
     # -- from the event loop ---------------------------------------------------------------
 
@@ -232,10 +248,30 @@ class SpdySession(asyncio.Protocol):
         elif frame.type == SYN_STREAM:
             raise ProtocolError("the server opens a stream")
 
+    def _check_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._check_timer = loop.call_later(splice.CHECK_INTERVAL, self._check_peer)
+
+    def _check_peer(self) -> None:
+        """Ends a session whose peer is lost; keepalive finds only those without data in flight."""
+        self._check_timer = None
+        state = self._peer_state
+        if state is PeerState.LOST:
+            self._lower.abort()
+            self._end(_LOST)
+        elif state is not PeerState.ACKNOWLEDGED:
+            self._check_later()
+
+    @property
+    def _peer_state(self) -> PeerState:
+        return peer_state(self._lower.get_extra_info("socket"))
+
     def _end(self, why: str, exc: Exception | None = None) -> None:
         if self.has_ended:
             return
         self.has_ended, self._end_reason = True, why
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         streams, self._streams = [*self._streams.values()], {}
         self._errors.clear()
         self.active = None
@@ -254,6 +290,8 @@ class ForwardedStream(LayeredTransport):
     """One connection to the pod. ``above`` receives the data."""
 
     __slots__ = ("_error", "_has_sent_end", "_on_error", "_reset_timer", "_session", "number")
+
+    resets_in_order = True
 
     def __init__(
         self,
@@ -276,16 +314,18 @@ class ForwardedStream(LayeredTransport):
         """Passes on data; the last piece ends the connection."""
         if data and not self._closing:
             self._upper.data_received(data)
-        if is_last:
-            if self._error:
-                self._report_error(self._error_text())
+        if is_last and self._error:
+            self.fail("")
+        elif is_last:
+            if not self._closing:
+                self._upper.eof_received()
             self._end(None)
 
     def receive_error(self, text: bytes, *, is_last: bool) -> None:
-        """Keeps the kubelet's report; its end is the end of the report."""
+        """Keeps the kubelet's report; its end is the end of the connection."""
         self._error += text[: _ERROR_SIZE - len(self._error)]
         if is_last and self._error:
-            self._report_error(self._error_text())
+            self.fail("")
 
     def fail(self, why: str, exc: Exception | None = None) -> None:
         """Ends the connection with an error, unless this side has closed it."""
@@ -321,7 +361,7 @@ class ForwardedStream(LayeredTransport):
         view = memoryview(data).cast("B")
         for at in range(0, len(view), _FRAME_SIZE):
             piece = view[at : at + _FRAME_SIZE]
-            self._below.write(spdy_frames.data_head(self.number, len(piece)) + piece)
+            self._session.send(spdy_frames.data_head(self.number, len(piece)) + piece)
 
     def release(self) -> None:
         """Reports that the client has its answer and has sent its end: what else arrives is rare,
@@ -349,6 +389,10 @@ class ForwardedStream(LayeredTransport):
     def get_write_buffer_size(self) -> int:
         return 0 if self._below is None else self._below.get_write_buffer_size()
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As of the session's connection, without its socket: the session itself watches that."""
+        return default if name == "socket" else super().get_extra_info(name, default)
+
     def close(self) -> None:
         """Ends the connection after the data written so far. Later data of the pod is dropped."""
         if not self._closing:
@@ -360,16 +404,20 @@ class ForwardedStream(LayeredTransport):
             self._reset_timer = loop.call_later(CLOSE_GRACE, self._reset)
             loop.call_soon(self._lost)
 
+    def reset(self) -> None:
+        """Resets the connection after the data written so far. Runtimes end the pod's connection in
+        order nevertheless."""
+        self._closing = True
+        self._reset()
+        asyncio.get_running_loop().call_soon(self._lost)
+
     def abort(self) -> None:
-        """Resets the connection."""
-        if self._below is not None:
-            self._closing = True
-            self._reset()
-            asyncio.get_running_loop().call_soon(self._lost)
+        """The same: frames stay in order."""
+        self.reset()
 
     def _reset(self) -> None:
-        self._session.send(spdy_frames.rst_stream(self.number))
-        self._session.forget(self)
+        if self._session.forget(self):
+            self._session.send(spdy_frames.rst_stream(self.number))
 
     def _lost(self) -> None:
         if self._below is not None:

@@ -1,21 +1,34 @@
 """Splices two connections: bytes go through in both directions, unchanged and as fast as both can.
 
+How a connection may end, for all that this program forwards (the relay in both directions, exec,
+attach and port-forward of the kubelet API):
+
+- FIN, or what the connection's protocol has for it, is sent to one end only after the other has
+  sent its own (`asyncio.Protocol.eof_received`), and after the last byte before it.
+- Every other end is a reset (`sync.kube.nested_transport.reset_connection`): the other end was lost
+  (`connection_lost` without EOF before, or with an error after it; a peer that acknowledges nothing
+  any more), a timeout, `Tunnel.close` and `Tunnel.abort`, and an end that does not take its last
+  bytes within `CLOSE_GRACE`. So no reader takes a part for the whole.
+- Except by `Tunnel.abort`, the reset follows the bytes received before, once the peer has
+  acknowledged them, or after `CLOSE_GRACE`.
+
+A transport that is not a socket calls `eof_received` when the source of its data has ended in
+order, and never otherwise.
+
 Guarantees:
 
 - Order and content are kept, to the last byte before an end.
 - Back-pressure: when one end does not take its bytes, reading from the other is paused. At most
   `WRITE_BUFFER`, one read, and the kernel's buffers are held per direction.
 - Half-close: when one end sends EOF, the other receives it after the last byte, and its own
-  direction stays open, but closes after ``half_open_timeout`` seconds without a byte. If the last
-  bytes came from the other end, the client has been answered and may just have closed: then
+  direction stays open, but is reset after ``half_open_timeout`` seconds without a byte. If the
+  client sends EOF after bytes of the remote, it has been answered and may just have closed: then
   ``answered_timeout``, if given, returns the seconds.
-- When one connection is lost, its bytes are still delivered; then the other is closed.
-- Both are closed after ``idle_timeout`` seconds without a byte either way. If it is None, the owner
+- Both are reset after ``idle_timeout`` seconds without a byte either way. If it is None, the owner
   calls `close_if_idle` instead (thousands of tunnels need no timer each).
 - A peer that disappears is detected within 20 to 30 seconds: by TCP keepalive while nothing was
-  sent to it, otherwise because it acknowledges nothing. A caller that does not read gets the bytes
-  received so far before it sees the end.
-- Closing is bounded: an end that does not take its last bytes within `CLOSE_GRACE` is aborted.
+  sent to it, otherwise because it acknowledges nothing. A transport without a socket of its own
+  (``get_extra_info("socket")`` is None) has to detect that itself.
 
 A tunnel has no task; callbacks of the event loop drive it. `run` only waits; owners of thousands of
 tunnels pass ``on_close`` instead.
@@ -25,11 +38,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import Literal, cast
 
-from sync.kube.sockets import PeerState, peer_state
+from sync.kube.nested_transport import LayeredTransport, reset_connection
+from sync.kube.sockets import PeerState, has_unacknowledged_bytes, peer_state
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
 IDLE_TIMEOUT = 4 * 3600.0
@@ -41,6 +54,8 @@ HALF_OPEN_TIMEOUT = 10.0
 CLOSE_GRACE = 120.0
 #: Seconds between checks for acknowledgements, while bytes are unacknowledged.
 CHECK_INTERVAL = 10.0
+#: Seconds between checks whether an end that is to be reset has all bytes: the first, and at most.
+_DRAIN_INTERVAL, _MAX_DRAIN_INTERVAL = 0.01, 1.0
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +72,7 @@ class Tunnel:
         "_check_timer",
         "_closed",
         "_count_bytes",
+        "_drain_timer",
         "_half_open_timeout",
         "_idle_timeout",
         "_idle_timer",
@@ -65,6 +81,7 @@ class Tunnel:
         "_loop",
         "_on_close",
         "client",
+        "lost",
         "remote",
     )
 
@@ -86,6 +103,8 @@ class Tunnel:
         self.client = TunnelEnd(self)
         self.remote = TunnelEnd(self)
         self.client.peer, self.remote.peer = self.remote, self.client
+        self.lost: TunnelEnd | None = None
+        """The end that was lost first; None if none was."""
         self._on_close = on_close
         self._closed = False
         self._last_activity = self._loop.time()
@@ -94,6 +113,7 @@ class Tunnel:
             self._idle_timer = self._loop.call_later(idle_timeout, self._check_idle)
         self._abort_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Returns when both connections have ended; aborts both when cancelled. Excludes
@@ -116,12 +136,14 @@ class Tunnel:
             self._stop_timers()
 
     def close(self) -> None:
-        """Closes both ends after the received bytes are delivered; aborts them after the grace."""
+        """Ends both connections after the received bytes are delivered: with a reset, but in order
+        where the other end has sent EOF."""
         for end in (self.client, self.remote):
-            end.close()
-        if self._abort_timer is None:
-            self._abort_timer = self._loop.call_later(CLOSE_GRACE, self.abort)
-        self._report_closed()
+            if end.peer.received_eof:
+                end.close()
+            else:
+                end.reset()
+        self._bound_end()
 
     def close_if_idle(self, seconds: float) -> None:
         """Closes the tunnel if no byte has passed for so many seconds."""
@@ -129,6 +151,7 @@ class Tunnel:
             self.close()
 
     def abort(self) -> None:
+        """Resets the ends that are still there, at once."""
         self._stop_timers()
         for end in (self.client, self.remote):
             end.abort()
@@ -144,18 +167,46 @@ class Tunnel:
             self._check_timer = self._loop.call_later(CHECK_INTERVAL, self._check_ends)
 
     def half_closed(self, end: TunnelEnd) -> None:
-        """Passes on the EOF of this end, or closes the tunnel."""
-        if end.peer.received_eof or not end.peer.write_eof():
-            self.close()
+        """Passes on the EOF of this end, and closes both after that of the other."""
+        end.peer.write_eof()
+        if end.peer.received_eof:
+            for each in (end, end.peer):
+                each.close()
+            self._bound_end()
             return
         self._last_activity = self._loop.time()
         timeout = self._half_open_timeout
-        if self._answered_timeout is not None and self._last_sender is not end:
+        is_answered = end is self.client and self._last_sender is not end
+        if self._answered_timeout is not None and is_answered:
             timeout = self._answered_timeout()
         self._idle_timeout = min(self._idle_timeout or timeout, timeout)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._idle_timer = self._loop.call_later(self._idle_timeout, self._check_idle)
+
+    def ended(self, end: TunnelEnd, *, in_order: bool) -> None:
+        """The connection of an end is no more. ``in_order``: its source had ended before."""
+        if in_order:
+            end.peer.close()
+        else:
+            self.lost = self.lost or end
+            end.peer.reset()
+        self._bound_end()
+
+    def reset_drained(self, interval: float = _DRAIN_INTERVAL) -> None:
+        """Resets the ends that are to be reset and have all bytes, and looks again for others."""
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
+        if [end for end in (self.client, self.remote) if not end.reset_if_drained()]:
+            following = min(2 * interval, _MAX_DRAIN_INTERVAL)
+            self._drain_timer = self._loop.call_later(interval, self.reset_drained, following)
+
+    def _bound_end(self) -> None:
+        """Aborts the ends after the grace, unless both have ended."""
+        if self._abort_timer is None:
+            self._abort_timer = self._loop.call_later(CLOSE_GRACE, self.abort)
+        self._report_closed()
 
     def _check_idle(self) -> None:
         left = self._last_activity + (self._idle_timeout or 0.0) - self._loop.time()
@@ -167,14 +218,16 @@ class Tunnel:
     def _check_ends(self) -> None:
         self._check_timer = None
         for name, end in (("caller", self.client), ("remote", self.remote)):
-            if (peer := end.peer_state()) is PeerState.LOST:
+            peer = end.peer_state()
+            if peer is PeerState.LOST:
                 log.warning("stream closed: its %s acknowledges nothing any more", name)
+                self.ended(end, in_order=False)
                 end.abort()
-            elif peer is PeerState.UNACKNOWLEDGED and self._check_timer is None:
+            elif peer is not PeerState.ACKNOWLEDGED and self._check_timer is None:
                 self._check_timer = self._loop.call_later(CHECK_INTERVAL, self._check_ends)
 
     def _stop_timers(self) -> None:
-        for timer in (self._idle_timer, self._abort_timer, self._check_timer):
+        for timer in (self._idle_timer, self._abort_timer, self._check_timer, self._drain_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -189,7 +242,16 @@ class Tunnel:
 class TunnelEnd(asyncio.Protocol):
     """One of the two connections: what it reads, the other writes."""
 
-    __slots__ = ("_closing", "_full", "_lost", "_transport", "_tunnel", "peer", "received_eof")
+    __slots__ = (
+        "_closing",
+        "_full",
+        "_lost",
+        "_resetting",
+        "_transport",
+        "_tunnel",
+        "peer",
+        "received_eof",
+    )
 
     peer: TunnelEnd
 
@@ -199,6 +261,7 @@ class TunnelEnd(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._full = False
         self._closing = False
+        self._resetting = False
         self._lost = False
 
     # -- from the event loop -----------------------------------------------------------------
@@ -206,19 +269,22 @@ class TunnelEnd(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER)
+        if self._closing:  # the other end was lost before
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         self._tunnel.received(self, len(data))
         self.peer.write(data)
 
     def eof_received(self) -> bool:
-        self.received_eof = True
-        self._tunnel.half_closed(self)
+        if not self._closing:
+            self.received_eof = True
+            self._tunnel.half_closed(self)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # any cause
+    def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        self._tunnel.close()
+        self._tunnel.ended(self, in_order=self._closing or (self.received_eof and exc is None))
 
     def pause_writing(self) -> None:
         self._full = True
@@ -226,10 +292,10 @@ class TunnelEnd(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._full = False
-        if self._closing:
-            self._close_transport()
-        else:
+        if not self._closing:
             self.peer.set_reading(True)
+        elif not self._resetting:
+            self._close_transport()
 
     # -- from the tunnel and the other end ---------------------------------------------------
 
@@ -239,27 +305,19 @@ class TunnelEnd(asyncio.Protocol):
 
     def peer_state(self) -> PeerState:
         """The state of the peer at this end, from TCP."""
-        if self.is_gone or self._transport is None:
+        if self._lost or self._transport is None:
             return PeerState.ACKNOWLEDGED
-        sock: socket.socket = self._transport.get_extra_info("socket")
-        try:
-            return peer_state(sock)
-        except OSError:  # not TCP, or not connected any more
-            return PeerState.ACKNOWLEDGED
+        return peer_state(self._transport.get_extra_info("socket"))
 
     def write(self, data: bytes) -> None:
         """Sends bytes; drops them if this end is closing."""
         if self._transport is not None and not (self._closing or self._lost):
             self._transport.write(data)
 
-    def write_eof(self) -> bool:
-        """Sends EOF; returns whether the connection supports half-close."""
-        if self._transport is None or self._closing or self._lost:
-            return False
-        if not self._transport.can_write_eof():
-            return False
-        self._transport.write_eof()
-        return True
+    def write_eof(self) -> None:
+        """Sends EOF after the bytes so far."""
+        if self._transport is not None and not (self._closing or self._lost):
+            self._transport.write_eof()
 
     def set_reading(self, on: bool) -> None:
         if self._transport is None or self._lost or self._transport.is_closing():
@@ -270,9 +328,9 @@ class TunnelEnd(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Closes after the buffered bytes are sent. Meanwhile bytes read are dropped, so that a
-        peer that only sends still receives them."""
-        if self._closing or self.is_gone:
+        """Closes in order after the buffered bytes are sent. Meanwhile bytes read are dropped, so
+        that a peer that only sends still receives them."""
+        if self._closing:
             return
         self._closing = True
         if not self._full:
@@ -284,7 +342,34 @@ class TunnelEnd(asyncio.Protocol):
         if self._transport is not None and not self._lost:
             self._transport.close()
 
+    def reset(self) -> None:
+        """Resets the connection after the buffered bytes are delivered. Meanwhile as `close`."""
+        if self._closing:
+            return
+        self._closing = self._resetting = True
+        self.set_reading(True)
+        self._tunnel.reset_drained()
+
+    def reset_if_drained(self) -> bool:
+        """Resets the connection if that is due, and the peer has all bytes or will get them before;
+        returns whether nothing is left to do."""
+        transport = self._transport
+        if not self._resetting or transport is None or self._lost:
+            return True
+        in_order = isinstance(transport, LayeredTransport) and transport.resets_in_order
+        if not in_order and (
+            transport.get_write_buffer_size()
+            or has_unacknowledged_bytes(transport.get_extra_info("socket"))
+        ):
+            return False
+        self._resetting = False
+        reset_connection(transport)
+        return True
+
     def abort(self) -> None:
+        """Resets the connection at once."""
         self._closing = True
+        self._resetting = False
         if self._transport is not None and not self._lost:
+            reset_connection(self._transport)
             self._transport.abort()

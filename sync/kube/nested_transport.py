@@ -7,10 +7,26 @@ This class passes calls through; subclasses encode and decode the data.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 from collections.abc import Iterable
 from typing import Any, cast
 
 Buffer = bytes | bytearray | memoryview
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+
+
+def reset_connection(transport: asyncio.Transport) -> None:
+    """Ends a connection at once so that the peer sees that it is broken: with RST, or by what
+    `LayeredTransport.reset` sends. `asyncio.Transport.abort` of a socket would send FIN."""
+    if isinstance(transport, LayeredTransport):
+        transport.reset()
+        return
+    sock = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError, AttributeError):  # the connection has ended already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+    transport.abort()
 
 
 class LayeredTransport(asyncio.Transport, asyncio.Protocol):
@@ -18,6 +34,10 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
     thousands."""
 
     __slots__ = ("_above", "_below", "_closing")
+
+    resets_in_order = False
+    """Whether the peer gets all that was written before a `reset`, because the reset is a message;
+    an RST of TCP discards what the peer has not acknowledged."""
 
     def __init__(self, above: asyncio.Protocol | None = None) -> None:
         super().__init__()
@@ -50,6 +70,12 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
     def abort(self) -> None:
         self._closing = True
         self._lower.abort()
+
+    def reset(self) -> None:
+        """Ends the connection so that the peer sees that it is broken (`reset_connection`)."""
+        self._closing = True
+        if self._below is not None:
+            reset_connection(self._below)
 
     def is_closing(self) -> bool:
         return self._closing

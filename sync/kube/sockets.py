@@ -7,8 +7,11 @@ reports an outage.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import socket
 import struct
+import termios
 from enum import Enum
 from typing import Any
 
@@ -32,7 +35,8 @@ class PeerState(Enum):
     """The state of the peer according to TCP."""
 
     ACKNOWLEDGED = "it acknowledged everything that was sent"
-    UNACKNOWLEDGED = "it has not acknowledged everything, or its window is closed"
+    UNACKNOWLEDGED = "it has not acknowledged everything yet"
+    STALLED = "it has not acknowledged what was sent again, or its window is closed"
     LOST = "it does not respond any more"
 
 
@@ -79,11 +83,22 @@ def _set_tcp_options(sock: socket.socket, options: tuple[tuple[str, int], ...]) 
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def peer_state(sock: socket.socket) -> PeerState:
-    """The state of the peer; ACKNOWLEDGED on systems without TCP_INFO."""
-    if not hasattr(socket, "TCP_INFO"):
-        return PeerState.ACKNOWLEDGED
-    return read_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE))
+def peer_state(sock: socket.socket | None) -> PeerState:
+    """The state of the peer; ACKNOWLEDGED on systems without TCP_INFO, and without a connection."""
+    with contextlib.suppress(OSError):
+        if sock is not None and hasattr(socket, "TCP_INFO"):
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+            return read_tcp_info(info)
+    return PeerState.ACKNOWLEDGED
+
+
+def has_unacknowledged_bytes(sock: socket.socket | None) -> bool:
+    """Whether the kernel holds bytes that the peer has not acknowledged, as far as it knows."""
+    with contextlib.suppress(OSError):
+        if sock is not None:
+            held = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))  # SIOCOUTQ of Linux
+            return any(held)
+    return False
 
 
 def read_tcp_info(info: bytes) -> PeerState:
@@ -97,6 +112,8 @@ def read_tcp_info(info: bytes) -> PeerState:
     retries = max(_RETRIES.unpack_from(info))
     if retries > 1 and _LAST_RECEIVED.unpack_from(info)[0] >= USER_TIMEOUT_MILLISECONDS:
         return PeerState.LOST
-    if retries or _UNACKED.unpack_from(info)[0]:
+    if retries:
+        return PeerState.STALLED
+    if _UNACKED.unpack_from(info)[0]:
         return PeerState.UNACKNOWLEDGED
     return PeerState.ACKNOWLEDGED

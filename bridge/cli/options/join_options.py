@@ -302,7 +302,7 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "relay-idle-timeout",
-        "Time without traffic after which a connection is closed.",
+        "Time without traffic after which a connection is reset.",
         FORWARDING,
         kind=Duration(1),
         default=format_duration(RELAY_IDLE),

@@ -7,8 +7,7 @@ Guarantees:
   a limit is exceeded, the client is reset at once.
 - Forwarded connections are not closed when their pod becomes unready or their Service is deleted:
   they end when either side closes, or after the idle timeout.
-- When the remote's side ends abnormally, the client is reset, so that it does not take part of
-  the data for all of it.
+- A client sees an orderly end only after that of the pod, otherwise a reset (`bridge.net.splice`).
 - Connections are limited in number (in all, per namespace (`bridge.net.open_file_budget`) and per
   Service) and in rate (in all and per Service). Those that exceed a rate wait for up to `RATE_WAIT`
   and `SLOT_WAIT` seconds; Services take turns. ``on_limited`` is called for each connection that a
@@ -27,7 +26,7 @@ from typing import NoReturn
 from weakref import WeakValueDictionary
 
 from bridge.base.join_settings import RelaySettings
-from bridge.net.listening_socket import AcceptedConnection, reset_connection
+from bridge.net.listening_socket import AcceptedConnection
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.net.port_forward_connection import OPEN_TIMEOUT, PortForwardTransport
 from bridge.net.port_forward_sessions import OpenedPortForward, PortForwards
@@ -40,7 +39,7 @@ from sync.base import exception_summary
 from sync.cache.store import Key
 from sync.kube.api_errors import KubeError
 from sync.kube.credentials import ClientConfig
-from sync.kube.nested_transport import LayeredTransport
+from sync.kube.nested_transport import LayeredTransport, reset_connection
 from sync.relay.forward_controller import OnLimited
 from sync.runtime.log_fields import name_fields
 from translators.relay.forward_plan import Backend
@@ -241,7 +240,7 @@ class RemotePodConnections:
         if accepted.client.is_closing():
             opened_forward.close()
             return False
-        connection = _ForwardedConnection(usage, backend, accepted.client)
+        connection = _ForwardedConnection(usage, backend)
         connection.tunnel = tunnel = Tunnel(
             self._metrics.count_bytes,
             idle_timeout=None,
@@ -294,7 +293,8 @@ class RemotePodConnections:
         self._lingering.discard(connection)
         if connection in self._forwarded:
             self._forwarded.remove(connection)
-            self._metrics.results["failed" if connection.has_failed else "done"] += 1
+            has_failed = connection.tunnel.lost is connection.tunnel.remote
+            self._metrics.results["failed" if has_failed else "done"] += 1
             self._release(connection.usage)
 
     def _release(self, usage: ServiceUsage) -> None:
@@ -306,20 +306,17 @@ class RemotePodConnections:
 class _ForwardedConnection:
     """One connection with its tunnel."""
 
-    __slots__ = ("_backend", "_client", "has_failed", "transport", "tunnel", "usage")
+    __slots__ = ("_backend", "transport", "tunnel", "usage")
 
     transport: LayeredTransport
     tunnel: Tunnel
 
-    def __init__(self, usage: ServiceUsage, backend: Backend, client: asyncio.Transport) -> None:
+    def __init__(self, usage: ServiceUsage, backend: Backend) -> None:
         self._backend = backend
-        self._client = client
         self.usage = usage
-        self.has_failed = False
 
     def failed(self, why: str) -> None:
-        """Resets the client after an abnormal end of the port-forward."""
-        self.has_failed = True
+        """Logs an abnormal end of the port-forward."""
         backend = self._backend
         log.info(
             "relay: Service %s: pod %s/%s port %d: %s",
@@ -330,7 +327,6 @@ class _ForwardedConnection:
             why,
             extra=_pod_fields(backend),
         )
-        reset_connection(self._client)
 
 
 def _pod_fields(backend: Backend) -> Mapping[str, Mapping[str, str]]:

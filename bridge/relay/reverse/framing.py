@@ -2,19 +2,16 @@
 
 A port-forward has no half-close and does not distinguish an orderly end from a lost connection, so
 both sides send frames: four bytes with the length (big-endian), then that many bytes. Length 0 is
-EOF in this direction; length 0xFFFFFFFF means that the framed connection was lost.
+EOF in this direction; length 0xFFFFFFFF resets the framed connection.
 
-`FramedTransport` is a protocol to the connection below and a transport to the protocol above.
-
-- Bytes are passed on as they arrive, without waiting for the end of a frame.
-- ``on_failure`` is called once, before `connection_lost`, when the peer reports a loss, when the
-  peer violates the format, or when the connection ends before EOF in both directions.
+`FramedTransport` is a protocol to the connection below and a transport to the protocol above. Bytes
+are passed on as they arrive, without waiting for the end of a frame. The connection is lost without
+EOF (`bridge.net.splice`) when the peer resets it, violates the format, or ends before its EOF.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 from sync.kube.nested_transport import Buffer, LayeredTransport
@@ -29,31 +26,17 @@ _LOST = 0xFFFFFFFF
 class FramedTransport(LayeredTransport):
     """See the module. ``above`` receives the data; ``preface`` is sent before the first frame."""
 
-    __slots__ = (
-        "_frame_left",
-        "_length_bytes",
-        "_on_failure",
-        "_peer_lost",
-        "_preface",
-        "_received_eof",
-        "_sent_eof",
-    )
+    __slots__ = ("_frame_left", "_length_bytes", "_preface", "_received_eof", "_sent_eof")
 
-    def __init__(
-        self, above: asyncio.Protocol, on_failure: Callable[[], None], *, preface: bytes = b""
-    ) -> None:
+    resets_in_order = True
+
+    def __init__(self, above: asyncio.Protocol, *, preface: bytes = b"") -> None:
         super().__init__(above)
-        self._on_failure: Callable[[], None] | None = on_failure
         self._preface = preface
         self._length_bytes = b""  # as far as they have arrived
         self._frame_left = 0  # bytes of the frame that are still to arrive
         self._received_eof = False
         self._sent_eof = False
-        self._peer_lost = False  # the framed connection, on this side
-
-    def mark_lost(self) -> None:
-        """Records that the framed connection was lost on this side: `close` then reports it."""
-        self._peer_lost = True
 
     # -- from below ------------------------------------------------------------------------
 
@@ -87,21 +70,13 @@ class FramedTransport(LayeredTransport):
                 self.close()
         elif length > _MAX_FRAME:  # includes _LOST
             self._received_eof = True
-            self._fail()
             self.abort()
         else:
             self._frame_left = length
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not (self._received_eof or self._closing):
-            self._fail()
         self._closing = True
         self._upper.connection_lost(exc)
-
-    def _fail(self) -> None:
-        on_failure, self._on_failure = self._on_failure, None
-        if on_failure is not None:
-            on_failure()
 
     # -- to below --------------------------------------------------------------------------
 
@@ -123,43 +98,15 @@ class FramedTransport(LayeredTransport):
             self._lower.write(_EOF.to_bytes(_LENGTH_SIZE, "big"))
 
     def close(self) -> None:
-        """Sends EOF or the loss, and closes after all data written so far."""
-        if self._closing:
-            return
-        if self._peer_lost:
-            self._lower.write(_LOST.to_bytes(_LENGTH_SIZE, "big"))
-        else:
+        """Sends EOF, and closes after all data written so far."""
+        if not self._closing:
             self.write_eof()
-        self._closing = True
-        self._lower.close()
+            self._closing = True
+            self._lower.close()
 
-
-class LossDetector(asyncio.Protocol):
-    """The protocol of the plain connection at the other end of a tunnel: passes events on to
-    ``end`` and marks the framed transport when the plain connection is lost."""
-
-    __slots__ = ("_end", "_framed")
-
-    def __init__(self, end: asyncio.Protocol, framed: FramedTransport) -> None:
-        self._end = end
-        self._framed = framed
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._end.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._end.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._end.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:
-            self._framed.mark_lost()
-        self._end.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._end.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._end.resume_writing()
+    def reset(self) -> None:
+        """Sends a reset, and closes after all data written so far."""
+        if not self._closing:
+            self._closing = True
+            self._lower.write(_LOST.to_bytes(_LENGTH_SIZE, "big"))
+            self._lower.close()

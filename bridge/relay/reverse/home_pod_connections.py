@@ -13,8 +13,8 @@ agent (`bridge.relay.reverse.home_pod_datagrams`).
   agents hold their clients.
 - Forwarded connections continue when their Service or the control connection ends; they end with
   either side, after the idle timeout, or with the bridge.
-- A connection that is lost on one side is reset on the other, so that no peer takes part of the
-  data for all of it.
+- A peer sees an orderly end only after that of the other side, otherwise a reset
+  (`bridge.net.splice`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from typing import Any, NoReturn
 import cachetools
 
 from bridge.base.join_settings import RelaySettings
-from bridge.net.listening_socket import reset_connection
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.net.port_forward_connection import PortForwardTransport, open_port_forward
 from bridge.net.splice import Tunnel
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.control_connection import MAX_TOKEN, ControlConnection
-from bridge.relay.reverse.framing import FramedTransport, LossDetector
+from bridge.relay.reverse.framing import FramedTransport
 from bridge.relay.reverse.home_pod_datagrams import HomePodDatagrams
 from sync.base import exception_summary
 from sync.base.safe_callbacks import Callbacks
@@ -233,38 +232,24 @@ class HomePodConnections:
             control.send(refuse=token)
             return "no-way"
         sock, upgraded = dialed
-        to_pod: list[asyncio.Transport] = []
-        failures: list[bool] = []
-
-        def failed() -> None:
-            failures.append(True)
-            for transport in to_pod:
-                reset_connection(transport)
-
         idle = self._settings.idle
         tunnel = Tunnel(self._metrics.count_bytes, idle_timeout=idle, half_open_timeout=idle)
         preface = control_messages.encode(take=token, idle=idle)
-        framed = FramedTransport(tunnel.client, failed, preface=preface)
+        framed = FramedTransport(tunnel.client, preface=preface)
         try:
-            # From here on the tunnel closes what it has, and the transport owns the socket.
             on_error = partial(log.debug, "relay: relay agent %s: %s", control)
             upgraded.take(PortForwardTransport(framed, on_error))
             framed.pause_reading()  # there is no destination for its data yet
             loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_connection(
-                lambda: LossDetector(tunnel.remote, framed), sock=sock
-            )
-            to_pod.append(transport)
-            if failures or framed.is_closing():
-                reset_connection(transport)
-            else:
-                framed.resume_reading()
+            await loop.create_connection(lambda: tunnel.remote, sock=sock)
+            tunnel.client.set_reading(True)
             await tunnel.run()
-        finally:
-            if not to_pod:
-                sock.close()
-                framed.abort()
-        return "failed" if failures else "done"
+        except BaseException:
+            tunnel.abort()
+            if tunnel.remote.is_gone:
+                sock.close()  # no transport owns it
+            raise
+        return "failed" if tunnel.lost else "done"
 
     async def _dial(
         self, control: ControlConnection, route: ReverseRoute, client: str

@@ -23,7 +23,6 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 from bridge.base.progress_lines import Waiting
@@ -32,12 +31,12 @@ from bridge.net.listening_socket import (
     BACKLOG,
     AcceptedConnection,
     listening_socket,
-    reset_connection,
 )
 from bridge.net.splice import Tunnel
 from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.agent_datagrams import AgentDatagrams
-from bridge.relay.reverse.framing import FramedTransport, LossDetector
+from bridge.relay.reverse.framing import FramedTransport
+from sync.kube.nested_transport import reset_connection
 from translators.relay.agent_pod import CONTROL_PORT
 
 log = logging.getLogger(__name__)
@@ -246,22 +245,20 @@ class RelayAgent:
             return
         timeout = float(idle) + _IDLE_MARGIN
         tunnel = Tunnel(idle_timeout=timeout, half_open_timeout=timeout)
-        framed = FramedTransport(tunnel.remote, partial(reset_connection, held.client))
+        framed = FramedTransport(tunnel.remote)
         transport.set_protocol(framed)
         framed.connection_made(transport)
-        client = LossDetector(tunnel.client, framed)
-        held.attach(client)
-        held.resume(client)
+        held.attach(tunnel.client)
+        held.resume(tunnel.client)
         if rest:
             framed.data_received(rest)
         self._open += 1
-        self._group.create_task(self._forward(tunnel, held), name=f"relay-{held.port}")
+        self._group.create_task(self._forward(tunnel), name=f"relay-{held.port}")
 
-    async def _forward(self, tunnel: Tunnel, held: _HeldConnection) -> None:
+    async def _forward(self, tunnel: Tunnel) -> None:
         try:
             await tunnel.run()
         finally:
-            reset_connection(held.client)  # unless it was closed in order
             self._open -= 1
             self._idle_changed.set()
 

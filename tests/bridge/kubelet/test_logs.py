@@ -127,6 +127,32 @@ async def test_interrupted_log_does_not_end_normally(harness: KubeletHarness) ->
             await response.read()
 
 
+@pytest.mark.parametrize("end", ["lost", "stop"])
+async def test_client_without_chunks_does_not_take_a_part_for_the_whole(
+    harness: KubeletHarness, end: str
+) -> None:
+    """A response to HTTP/1.0 ends with its connection."""
+
+    async def handler(request: UpgradeRequest) -> None:
+        await request.send(HEAD + chunk(b"half\n"))
+        await asyncio.sleep(0.05)
+        if end == "lost":
+            request.writer.transport.abort()
+        await request.wait_closed()
+
+    harness.remote.handler = handler
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context("apiserver")
+    )
+    writer.write(f"GET {LOG} HTTP/1.0\r\n\r\n".encode())
+    assert (await reader.readuntil(b"half\n")).startswith(b"HTTP/1.0 200")
+    if end == "stop":
+        await harness.server.stop(30.0)
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()
+
+
 async def test_stop_ends_followed_logs(harness: KubeletHarness) -> None:
     async def handler(request: UpgradeRequest) -> None:
         await request.send(HEAD + chunk(b"half\n"))

@@ -25,17 +25,17 @@ class Forward:
     """One port-forward, from the pod's side."""
 
     def __init__(self, request: UpgradeRequest, pod: str, port: int) -> None:
-        self._request = request
+        self.request = request
         self.pod = pod
         self.port = port
 
     async def begin(self) -> None:
         """Switches, and names the port on both channels, as kubelets do."""
-        await self._request.send(self.opening())
+        await self.request.send(self.opening())
 
     def opening(self) -> bytes:
         """What `begin` sends."""
-        headers = {name.lower(): value for name, value in self._request.headers}
+        headers = {name.lower(): value for name, value in self.request.headers}
         proof = hashlib.sha1(headers["sec-websocket-key"].encode() + _GUID).digest()
         head = (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -49,11 +49,11 @@ class Forward:
 
     async def send(self, data: bytes, *, channel: int = DATA, opcode: int = 2) -> None:
         """One message."""
-        await self._request.send(server_frame(opcode, bytes([channel]) + data))
+        await self.request.send(server_frame(opcode, bytes([channel]) + data))
 
     async def ping(self) -> None:
         """Sends a ping, as servers may."""
-        await self._request.send(server_frame(9, b"there?"))
+        await self.request.send(server_frame(9, b"there?"))
 
     async def fail(self, message: str) -> None:
         """Reports an error on the error channel, as a kubelet does for a closed port."""
@@ -71,7 +71,7 @@ class Forward:
 
     async def read(self) -> tuple[int, bytes]:
         """The next frame: its kind, and what is in it, unmasked."""
-        reader = self._request.reader
+        reader = self.request.reader
         first, second = await reader.readexactly(2)
         assert first & 0x80, "whole in one frame"
         assert second & 0x80, "a client masks"
@@ -84,15 +84,15 @@ class Forward:
 
     async def cut(self) -> None:
         """Drops the connection."""
-        self._request.writer.transport.abort()
+        self.request.writer.transport.abort()
 
     async def close(self) -> None:
         """Closes the WebSocket, as if the pod had closed."""
-        await self._request.send(server_frame(8, b"\x03\xe8"))
+        await self.request.send(server_frame(8, b"\x03\xe8"))
 
     async def gone(self) -> None:
         """Waits until the client has closed."""
-        await self._request.wait_closed()
+        await self.request.wait_closed()
 
 
 def server_frame(opcode: int, payload: bytes) -> bytes:

@@ -22,6 +22,7 @@ class SpdyForward:
         self._received: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._gone = asyncio.Event()
         self._error, self._data = error, data
+        self.request = server.request
         self.pod = pod
         self.port = port
 
@@ -82,7 +83,7 @@ class SpdyServer:
     """One session: runs ``serve`` for each pair of streams."""
 
     def __init__(self, request: UpgradeRequest, pod: str, serve: Serve) -> None:
-        self._request = request
+        self.request = request
         self._pod = pod
         self._serve = serve
         self._headers = zlib.decompressobj()
@@ -91,7 +92,7 @@ class SpdyServer:
 
     async def run(self, more: bytes = b"") -> None:
         """Accepts the session, sends ``more`` with the response, and serves until it ends."""
-        await self._request.switch_protocols(more, _HEAD)
+        await self.request.switch_protocols(more, _HEAD)
         try:
             async with asyncio.TaskGroup() as group:
                 try:
@@ -104,13 +105,13 @@ class SpdyServer:
             pass  # the client has closed the connection
 
     async def send(self, data: bytes) -> None:
-        await self._request.send(data)
+        await self.request.send(data)
 
     def drop(self) -> None:
-        self._request.writer.transport.abort()
+        self.request.writer.transport.abort()
 
     async def _receive(self, group: asyncio.TaskGroup) -> None:
-        reader = self._request.reader
+        reader = self.request.reader
         first, second = struct.unpack("!II", await reader.readexactly(8))
         payload = await reader.readexactly(second & 0xFFFFFF)
         if not first >> 31:

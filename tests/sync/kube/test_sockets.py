@@ -29,13 +29,13 @@ def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: i
         (tcp_info(), PeerState.ACKNOWLEDGED),
         (tcp_info(last_word=4 * 3600 * 1000), PeerState.ACKNOWLEDGED),
         (tcp_info(unacked=3), PeerState.UNACKNOWLEDGED),
-        (tcp_info(unacked=3, resent=5, last_word=WAITED - 1), PeerState.UNACKNOWLEDGED),
+        (tcp_info(unacked=3, resent=5, last_word=WAITED - 1), PeerState.STALLED),
         (tcp_info(unacked=3, resent=5, last_word=WAITED), PeerState.LOST),
         # A closed window: probed two minutes after its last word, and it will answer.
-        (tcp_info(probes=1, last_word=120_000), PeerState.UNACKNOWLEDGED),
+        (tcp_info(probes=1, last_word=120_000), PeerState.STALLED),
         (tcp_info(probes=2, last_word=180_000), PeerState.LOST),
         # Idle for long, and the first bytes since are on their way.
-        (tcp_info(unacked=1, resent=1, last_word=3_600_000), PeerState.UNACKNOWLEDGED),
+        (tcp_info(unacked=1, resent=1, last_word=3_600_000), PeerState.STALLED),
         (b"", PeerState.ACKNOWLEDGED),
     ],
 )

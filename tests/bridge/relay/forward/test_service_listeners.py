@@ -11,18 +11,20 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.base.join_settings import PortRange, RelaySettings
-from bridge.net import port_forward_sessions
+from bridge.net import port_forward_sessions, splice
 from bridge.relay.forward import remote_pod_connections as connections_module
 from bridge.relay.forward import service_listeners
 from bridge.relay.forward.service_listeners import ServiceListeners
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
+from sync.kube import sockets
 from sync.kube.credentials import ClientConfig
 from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fake_api_servers import (
     FakeRemote,
     UpgradeRequest,
     access_for,
+    drop_packets,
     respond,
     wait_until,
 )
@@ -161,14 +163,17 @@ async def test_response_continues_after_the_clients_eof(
             writer.write(b"x")
             assert await reader.readexactly(5) == b"first"
             writer.write_eof()
-            rest = await reader.read()
-            writer.close()
-            return rest
+            try:
+                return await reader.read()
+            except ConnectionResetError:
+                return b"reset"
+            finally:
+                writer.close()
 
         async with asyncio.timeout(10):
             assert await ask() == b"late"
             answers = await asyncio.gather(ask(), ask())
-        assert sorted(answers) == [b"", b"late"], "there is room for one that waits so long"
+        assert sorted(answers) == [b"late", b"reset"], "there is room for one that waits so long"
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
@@ -237,6 +242,60 @@ async def test_client_is_reset_if_the_response_is_cut_short() -> None:
         (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
+
+
+@pytest.fixture
+def dies(monkeypatch: pytest.MonkeyPatch) -> Pod:
+    """A pod that answers every client in part. The first connection to it then is dead: the remote
+    gets no more packets, which the bridge detects after a second."""
+    monkeypatch.setattr(sockets, "USER_TIMEOUT_MILLISECONDS", 1000)
+    monkeypatch.setattr(splice, "CHECK_INTERVAL", 0.1)
+    dead: list[AnyForward] = []
+
+    async def answer(forward: AnyForward) -> None:
+        while await forward.receive():
+            await forward.send(b"part")
+            if not dead:
+                dead.append(forward)
+                await asyncio.sleep(0.1)  # for the acknowledgement
+                drop_packets(forward.request.writer)
+
+    return answer
+
+
+@pytest.mark.real_time  # the kernel's timers
+async def test_client_is_reset_if_the_remote_acknowledges_nothing_any_more(dies: Pod) -> None:
+    async with relaying(a=dies) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"who?")
+        assert await reader.readexactly(4) == b"part"
+        await asyncio.sleep(0.2)
+        writer.write(b"and?")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        await wait_until(lambda: relay.metrics.results["failed"] == 1)
+
+
+@pytest.mark.real_time  # the kernel's timers
+async def test_dead_connection_of_the_remote_serves_no_other_client(dies: Pod) -> None:
+    """Nor while it is not known to be dead, and its client has given up."""
+    async with relaying(a=dies) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"who?")
+        assert await reader.readexactly(4) == b"part"
+        await asyncio.sleep(0.2)
+        writer.write(b"and?")
+        await asyncio.sleep(0.5)
+        writer.transport.abort()
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(1):
+            reader, writer = await asyncio.open_connection(HERE, port)
+            writer.write(b"who?")
+            assert await reader.readexactly(4) == b"part"
+            writer.close()
 
 
 class Nowhere(asyncio.Transport):
@@ -470,10 +529,11 @@ async def test_service_limit_leaves_capacity_for_others() -> None:
         writer.close()
 
 
-async def test_idle_connection_is_closed() -> None:
+async def test_idle_connection_is_reset() -> None:
     async with relaying(RelaySettings(idle=0.1), a=fake_pods.stay_silent) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
-        assert await relay.ask(port) == b""
+        with pytest.raises(ConnectionResetError):
+            await relay.ask(port)
 
 
 async def test_client_close_reaches_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,16 +10,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import cast
 
 import pytest
 
 from bridge.base.join_settings import RelaySettings
 from bridge.base.version import version
+from bridge.net import splice
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_connection
 from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
+from sync.kube.nested_transport import reset_connection
+from sync.kube.sockets import PeerState
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay.fake_pods import Forward, WebSocketPod, serve_pods
 from tests.bridge.relay.reverse.reverse_world import (
@@ -144,6 +148,47 @@ async def test_client_close_reaches_the_pod_at_home() -> None:
         writer.transport.abort()
         async with asyncio.timeout(30):
             await ended.wait()
+
+
+async def test_broken_off_upload_is_reset_at_home() -> None:
+    ends: asyncio.Queue[str] = asyncio.Queue()
+
+    async def takes(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+            await ends.put("in order")
+        except ConnectionResetError:
+            await ends.put("reset")
+
+    async with relayed() as back, at_home(takes) as pod:
+        back.show(pod)
+        await back.ready()
+        _, writer = await asyncio.open_connection(HERE, back.port)
+        writer.write(b"half of it")
+        await wait_until(lambda: back.metrics.bytes["in"] == 10)
+        reset_connection(cast("asyncio.Transport", writer.transport))
+        assert await ends.get() == "reset"
+
+
+async def test_pod_at_home_that_acknowledges_nothing_resets_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with relayed() as back, at_home(echo_data) as pod:
+
+        def state(sock: socket.socket) -> PeerState:
+            is_pod = sock.getpeername()[1] == pod.port
+            return PeerState.LOST if is_pod else PeerState.ACKNOWLEDGED
+
+        back.show(pod)
+        await back.ready()
+        reader, writer = await asyncio.open_connection(HERE, back.port)
+        writer.write(b"half of it")
+        assert await reader.readexactly(10) == b"half of it"
+        monkeypatch.setattr(splice, "peer_state", state)
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        await wait_until(lambda: back.metrics.results == {"failed": 1})
 
 
 async def test_held_connection_is_served_by_the_next_bridge() -> None:
@@ -297,14 +342,12 @@ async def _first(back: ReverseWorld) -> bytes:
     return got
 
 
-async def test_idle_connection_is_closed() -> None:
+async def test_idle_connection_is_reset() -> None:
     async with relayed(RelaySettings(idle=0.2)) as back, at_home(echo_data) as pod:
         back.show(pod)
         await back.ready()
-        reader, writer = await asyncio.open_connection(HERE, back.port)
-        async with asyncio.timeout(30):
-            assert await reader.read() == b""
-        writer.close()
+        with pytest.raises(ConnectionResetError):
+            await back.ask(b"")
 
 
 async def test_stopping_agent_ends_when_nothing_is_open() -> None:
