@@ -12,6 +12,7 @@ httpstream.go). Opening a pair costs no round trip: data can follow at once.
   *active* stream at most; it is open for another once the active one has been answered and its
   client has sent its end (`ForwardedStream.release`), or once it has ended. Streams that linger
   after that share the session. Pausing any stream pauses the session.
+- What the peer sends is handled a limited number of frames at a time (`bridge.net.portions`).
 - The kubelet's runtime closes a connection to the pod a second after the first of its two
   directions has ended (containerd, internal/cri/server, sandbox_portforward). So `write_eof` sends
   nothing, as over a WebSocket: the pod's data still arrives until the pod or `close` ends it.
@@ -23,10 +24,12 @@ httpstream.go). Opening a pair costs no round trip: data can follow at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any, cast
 
 from bridge.net import splice
+from bridge.net.portions import UNSENT_LIMIT, Portions
 from sync.kube import spdy_frames
 from sync.kube.nested_transport import Buffer, LayeredTransport
 from sync.kube.sockets import PeerState, peer_state
@@ -72,6 +75,7 @@ class SpdySession(asyncio.Protocol):
         "_on_change",
         "_parser",
         "_paused",
+        "_portions",
         "_streams",
         "_transport",
         "active",
@@ -82,6 +86,9 @@ class SpdySession(asyncio.Protocol):
         self._on_change = on_change
         self._encoder = HeaderEncoder()
         self._parser = FrameParser()
+        self._portions = Portions(
+            self._frames, on_flood=self._violated, on_lost=lambda exc: self._end(_HUNG_UP, exc)
+        )
         self._transport: asyncio.Transport | None = None
         self._next = 1
         self._streams: dict[int, ForwardedStream] = {}  # by the data stream's number
@@ -165,17 +172,12 @@ class SpdySession(asyncio.Protocol):
 
     def set_reading(self, stream: ForwardedStream, *, on: bool) -> None:
         """Pauses the session while any stream is paused."""
-        was_reading = not self._paused
         if on:
             self._paused.discard(stream)
         else:
             self._paused.add(stream)
-        if self.has_ended or was_reading is not bool(self._paused):
-            return
-        if self._paused:
-            self._lower.pause_reading()
-        else:
-            self._lower.resume_reading()
+        if not self.has_ended:
+            self._portions.pause(on=bool(self._paused))
 
     def release(self, stream: ForwardedStream) -> None:
         """Makes the session usable for another stream."""
@@ -198,20 +200,16 @@ class SpdySession(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._portions.begin(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        try:
-            for frame in self._parser.feed(data):
-                self._receive(frame)
-        except ProtocolError:
-            self._end(_VIOLATION)
-            self._lower.abort()
+        self._portions.receive(data)
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(_HUNG_UP, exc)
+        self._portions.lose(exc)
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -225,6 +223,18 @@ class SpdySession(asyncio.Protocol):
         self._on_change(self)
 
     # -- received frames -------------------------------------------------------------------
+
+    def _frames(self, data: bytes) -> Iterator[bool]:
+        try:
+            for frame in takewhile(lambda _: not self.has_ended, self._parser.feed(data)):
+                self._receive(frame)
+                yield frame.type == 0 and bool(frame.payload)
+        except ProtocolError:
+            self._violated()
+
+    def _violated(self) -> None:
+        self._lower.abort()
+        self._end(_VIOLATION)
 
     def _receive(self, frame: Frame) -> None:
         if frame.type == 0:
@@ -241,7 +251,8 @@ class SpdySession(asyncio.Protocol):
             else:
                 self._errors.pop(frame.stream, None)
         elif frame.type == PING:
-            if not frame.stream % 2:  # The server's own; an odd one answers ours.
+            # Even ones are the server's own; odd ones answer ours.
+            if not frame.stream % 2 and self._lower.get_write_buffer_size() < UNSENT_LIMIT:
                 self.send(spdy_frames.ping(frame.stream))
         elif frame.type == GOAWAY:
             self._next = 4 * MAX_PAIRS

@@ -12,7 +12,7 @@ a lost segment, all flows of this agent wait. Bulk in one flow delays others onl
 connection has taken already (`WRITE_BUFFER`, and the kernel's buffers): what it does not take at
 once waits in a queue in which flows take turns. The queue is bounded for each flow and in total,
 and drops what arrives above the bound, as a router does. A flood of small datagrams is handled in
-portions (`BATCH`), between which the program does its other work.
+portions (`bridge.net.portions`), between which the program does its other work.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ import asyncio
 import socket
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 from bridge.net.datagram_socket import SendResult
+from bridge.net.portions import Portions
 
 #: Bytes that the transport takes before the queue fills.
 WRITE_BUFFER = 256 * 1024
 #: Bytes that wait for the stream: of one flow (four of the longest datagrams), and of all.
 FLOW_QUEUE, QUEUE = 256 * 1024, 4 * 1024 * 1024
-#: Datagrams that are handled at once, before others have their turn.
-BATCH = 64
 #: Length, the agent's port, the client's port, the client's address.
 _HEADER = struct.Struct("!HHH16s")
 #: Bytes of memory that each waiting frame takes beside its own.
@@ -80,8 +79,8 @@ class DatagramStream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._queue = DatagramQueue()
-        self._rest = b""  # received and not handled yet
-        self._turn: asyncio.Handle | None = None  # the next portion of it
+        self._rest = b""  # of a frame, as far as it has arrived
+        self._portions = Portions(self._frames, on_flood=self.abort, on_lost=self._lost)
         self.closed = asyncio.Event()
 
     def send(self, flow: Flow, datagram: bytes) -> SendResult:
@@ -103,38 +102,27 @@ class DatagramStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._portions.begin(self._transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER)
         if self._preface:
             self._transport.write(self._preface)
 
     def data_received(self, data: bytes) -> None:
-        self._rest += data
-        if self._turn is None:
-            self._handle_portion()
+        self._portions.receive(data)
 
-    def _handle_portion(self) -> None:
-        """Handles frames that have arrived, up to `BATCH`, and no others arrive until the rest is
-        handled."""
-        was_paused, self._turn = self._turn is not None, None
-        if self._transport is None or self._transport.is_closing():
-            return  # aborted while datagrams waited: its owner may have closed their sockets
-        data, at = self._rest, 0
-        for _ in range(BATCH):
-            end = _frame_end(data, at)
-            if not end:
-                break
+    def _frames(self, data: bytes) -> Iterator[bool]:
+        data, at = self._rest + data, 0
+        # Not after `abort`: its owner may have closed the sockets.
+        while not self._is_closing and (end := _frame_end(data, at)):
             length, port, client_port, client = _HEADER.unpack_from(data, at)
             at = end
             self._on_datagram(self, Flow(port, client_port, client), data[end - length : end])
+            yield True
         self._rest = data[at:]
-        if self._transport is None or self._transport.is_closing():
-            return
-        if _frame_end(self._rest, 0):
-            self._turn = asyncio.get_running_loop().call_soon(self._handle_portion)
-            if not was_paused:
-                self._transport.pause_reading()
-        elif was_paused:
-            self._transport.resume_reading()
+
+    @property
+    def _is_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -147,11 +135,12 @@ class DatagramStream(asyncio.Protocol):
                 return
             self._transport.write(frame)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # any cause
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._portions.lose(exc)
+
+    def _lost(self, _: Exception | None) -> None:
         self._transport = None
         self._queue = DatagramQueue()
-        if self._turn is not None:
-            self._turn.cancel()
         self.closed.set()
         self._on_close(self)
 

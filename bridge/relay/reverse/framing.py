@@ -5,15 +5,18 @@ both sides send frames: four bytes with the length (big-endian), then that many 
 EOF in this direction; length 0xFFFFFFFF resets the framed connection.
 
 `FramedTransport` is a protocol to the connection below and a transport to the protocol above. Bytes
-are passed on as they arrive, without waiting for the end of a frame. The connection is lost without
-EOF (`bridge.net.splice`) when the peer resets it, violates the format, or ends before its EOF.
+are passed on as they arrive, without waiting for the end of a frame, and a limited number of frames
+at a time (`bridge.net.portions`). The connection is lost without EOF (`bridge.net.splice`) when the
+peer resets it, violates the format, or ends before its EOF.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import cast
 
+from bridge.net.portions import Portions
 from sync.kube.nested_transport import Buffer, LayeredTransport
 
 #: The most bytes in one frame.
@@ -26,13 +29,21 @@ _LOST = 0xFFFFFFFF
 class FramedTransport(LayeredTransport):
     """See the module. ``above`` receives the data; ``preface`` is sent before the first frame."""
 
-    __slots__ = ("_frame_left", "_length_bytes", "_preface", "_received_eof", "_sent_eof")
+    __slots__ = (
+        "_frame_left",
+        "_length_bytes",
+        "_portions",
+        "_preface",
+        "_received_eof",
+        "_sent_eof",
+    )
 
     resets_in_order = True
 
     def __init__(self, above: asyncio.Protocol, *, preface: bytes = b"") -> None:
         super().__init__(above)
         self._preface = preface
+        self._portions = Portions(self._frames, on_flood=self.abort, on_lost=self._lost)
         self._length_bytes = b""  # as far as they have arrived
         self._frame_left = 0  # bytes of the frame that are still to arrive
         self._received_eof = False
@@ -44,8 +55,19 @@ class FramedTransport(LayeredTransport):
         if self._preface:
             cast("asyncio.Transport", transport).write(self._preface)
         super().connection_made(transport)
+        self._portions.begin(self._lower)
 
     def data_received(self, data: bytes) -> None:
+        self._portions.receive(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._portions.lose(exc)
+
+    def _lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._upper.connection_lost(exc)
+
+    def _frames(self, data: bytes) -> Iterator[bool]:
         if self._length_bytes:
             data, self._length_bytes = self._length_bytes + data, b""
         at = 0
@@ -55,6 +77,7 @@ class FramedTransport(LayeredTransport):
                 at += len(piece)
                 self._frame_left -= len(piece)
                 self._upper.data_received(piece)
+                yield True
             elif len(data) - at < _LENGTH_SIZE:
                 self._length_bytes = data[at:]
                 return
@@ -74,10 +97,6 @@ class FramedTransport(LayeredTransport):
         else:
             self._frame_left = length
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
-        self._upper.connection_lost(exc)
-
     # -- to below --------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
@@ -87,6 +106,12 @@ class FramedTransport(LayeredTransport):
         for at in range(0, len(view), _MAX_FRAME):
             piece = view[at : at + _MAX_FRAME]
             self._lower.write(len(piece).to_bytes(_LENGTH_SIZE, "big") + piece)
+
+    def pause_reading(self) -> None:
+        self._portions.pause(on=True)
+
+    def resume_reading(self) -> None:
+        self._portions.pause(on=False)
 
     def can_write_eof(self) -> bool:
         """True: half-close is what frames are for."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.net.port_forward_connection import PortForwardTransport, frame, mask
+from bridge.net.port_forward_connection import PortForwardTransport
+from bridge.net.portions import PORTION, UNSENT_LIMIT
 from tests.bridge.relay.fake_pods import server_frame
 
 
@@ -18,10 +19,24 @@ class Below(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent = b""
+        self.unsent = 0
+        self.reads = True
         self.ended = ""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
 
     def close(self) -> None:
         self.ended = "closed"
@@ -35,10 +50,16 @@ class Above(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.data = b""
+        self.pieces = 0
+        self.ended = False
         self.lost = False
 
     def data_received(self, data: bytes) -> None:
         self.data += data
+        self.pieces += 1
+
+    def eof_received(self) -> None:
+        self.ended = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -105,22 +126,71 @@ def test_error_channel_is_reported_once() -> None:
     assert pair.above.data == b""
 
 
-def test_close_frame_is_answered_and_not_an_error() -> None:
+@pytest.mark.parametrize("code", [b"\x03\xe8", b""])
+def test_normal_close_is_answered_and_the_end_in_order(code: bytes) -> None:
     pair = Pair()
-    pair.comes(*PORTS, message(0, b"all of it"), server_frame(8, b"\x03\xe8"))
+    pair.comes(*PORTS, message(0, b"all of it"), server_frame(8, code))
     assert pair.above.data == b"all of it"
+    assert pair.above.ended
     assert pair.below.ended == "closed"
     pair.channels.connection_lost(None)
     assert pair.above.lost
     assert pair.wrong == []
 
 
-def test_connection_lost_without_close_frame_is_an_error() -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(b"", id="none"),
+        pytest.param(server_frame(8, b"\x03\xe9"), id="going away"),
+        pytest.param(message(1, b"broken") + server_frame(8, b"\x03\xe8"), id="error"),
+    ],
+)
+def test_other_end_than_a_normal_close_is_an_error(end: bytes) -> None:
     pair = Pair()
-    pair.comes(*PORTS, message(0, b"part"))
-    assert not pair.channels.eof_received()
+    pair.comes(*PORTS, message(0, b"part"), end)
+    if not end:
+        assert not pair.channels.eof_received()
     pair.channels.connection_lost(None)
-    assert pair.wrong == ["the remote's API server hung up"]
+    assert pair.wrong == ["broken" if b"broken" in end else "the remote's API server hung up"]
+    assert pair.above.lost
+    assert not pair.above.ended
+
+
+async def test_flood_of_pings_ends_the_connection() -> None:
+    pair = Pair()
+    pair.comes(*PORTS, message(0, b"x"), *[server_frame(9, b"")] * 100_000)
+    assert pair.below.ended == ""
+    assert len(pair.below.sent) < PORTION * 8
+    await asyncio.sleep(0)
+    assert pair.below.ended == "aborted"
+    assert len(pair.below.sent) < 2 * PORTION * 8
+    assert pair.wrong == ["the remote's API server sent what is no port-forward"]
+
+
+async def test_flood_of_small_frames_leaves_turns_to_other_work() -> None:
+    pair = Pair()
+    pair.comes(*PORTS, *[message(0, b"x"), server_frame(9, b"")] * 500, server_frame(8, b""))
+    pair.channels.connection_lost(None)
+    before = 0
+    for _ in range(1000 // PORTION):
+        assert not pair.below.reads
+        assert not pair.above.ended
+        assert 0 < pair.above.pieces - before <= PORTION
+        before = pair.above.pieces
+        await asyncio.sleep(0)
+    assert pair.above.data == b"x" * 500
+    assert pair.above.ended
+    assert pair.above.lost
+    assert pair.wrong == []
+
+
+def test_pings_of_a_peer_that_reads_nothing_are_not_answered() -> None:
+    pair = Pair()
+    pair.below.unsent = UNSENT_LIMIT
+    pair.comes(*PORTS, server_frame(9, b"x"))
+    assert pair.below.sent == b""
+    assert pair.wrong == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +221,8 @@ def test_sent_frames_are_masked_and_decodable() -> None:
         wide = 8 if sent[1] == 0xFF else 2
         length = int.from_bytes(sent[2 : 2 + wide], "big")
         key = sent[2 + wide : 6 + wide]
-        payload = mask(sent[6 + wide : 6 + wide + length], key)
+        masked = sent[6 + wide : 6 + wide + length]
+        payload = bytes(byte ^ key[at % 4] for at, byte in enumerate(masked))
         assert payload[0] == 0
         data += payload[1:]
         sent = sent[6 + wide + length :]
@@ -174,13 +245,3 @@ def test_nothing_is_sent_after_close() -> None:
     assert closed[0] == 0x88
     pair.channels.write(b"more")
     assert pair.below.sent == closed
-
-
-@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 125, 126, 65535, 65536])
-def test_frame_matches_rfc_6455(length: int) -> None:
-    payload, key = random.Random(length).randbytes(length), b"\x01\x02\x03\xff"
-    made = frame(2, payload, key)
-    plain = bytes(byte ^ key[at % 4] for at, byte in enumerate(payload))
-    assert made.endswith(key + plain)
-    assert made[0] == 0x82
-    assert made[1] & 0x80

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,13 +12,22 @@ import pytest
 
 from bridge.net import port_forward_sessions, spdy_session
 from bridge.net.port_forward_sessions import PortForwards
+from bridge.net.portions import PORTION
 from bridge.net.spdy_session import ForwardedStream
 from sync.kube.api_errors import KubeError
 from sync.kube.nested_transport import LayeredTransport
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import AnyForward, Pod, serve_pods
-from tests.bridge.relay.fake_spdy import GOAWAY, SYN_STREAM, SpdyForward, SpdyServer, control
+from tests.bridge.relay.fake_spdy import (
+    GOAWAY,
+    PING,
+    SYN_STREAM,
+    SpdyForward,
+    SpdyServer,
+    control,
+    data_frame,
+)
 from translators.object_accessors import RemoteUid
 from translators.relay.forward_plan import Backend
 
@@ -257,6 +267,46 @@ async def test_ping_is_answered_and_other_data_goes_on() -> None:
     async with pods(a=pings) as rig:
         client = await rig.exchange()
         assert client.errors == []
+
+
+@pytest.mark.parametrize("count", [1, PORTION - 1, 100 * PORTION])
+async def test_flood_of_pings_ends_the_session(count: int) -> None:
+    async def floods(forward: AnyForward) -> None:
+        await forward.receive()
+        await forward.request.send(control(PING, struct.pack("!I", 2)) * count)
+        await fake_pods.echo_data(forward)
+
+    async with pods(a=floods) as rig:
+        client = await rig.connect()
+        client.transport.write(b"go")
+        if count < PORTION:
+            await asyncio.sleep(1)
+            client.transport.write(b"hello")
+            await client.received(b"hello")
+        else:
+            await client.ended()
+            assert client.errors == ["the remote's API server sent what is no port-forward"]
+
+
+async def test_flood_of_small_frames_leaves_turns_to_other_work() -> None:
+    async def pours(forward: AnyForward) -> None:
+        await forward.receive()
+        assert isinstance(forward, SpdyForward)
+        small = data_frame(forward.stream, b"x") + control(PING, struct.pack("!I", 2))
+        await forward.request.send(small * 10_000)
+        await forward.close()
+
+    async with pods(a=pours) as rig:
+        client = await rig.connect()
+        pieces: list[int] = []
+        client.transport.write(b"go")
+        while not client.is_lost:
+            pieces.append(len(client.data))
+            await asyncio.sleep(0)
+        assert client.data == b"x" * 10_000
+        assert client.errors == []
+        steps = [after - before for before, after in itertools.pairwise(pieces)]
+        assert max(steps) <= PORTION
 
 
 async def test_paused_connection_pauses_its_session() -> None:

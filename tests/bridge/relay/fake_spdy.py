@@ -21,7 +21,7 @@ class SpdyForward:
         self._server = server
         self._received: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._gone = asyncio.Event()
-        self._error, self._data = error, data
+        self._error, self.stream = error, data
         self.request = server.request
         self.pod = pod
         self.port = port
@@ -31,7 +31,7 @@ class SpdyForward:
 
     async def send(self, data: bytes) -> None:
         """Sends data to the client."""
-        await self._server.send(data_frame(self._data, data))
+        await self._server.send(data_frame(self.stream, data))
 
     async def ping(self) -> None:
         """Sends a ping, as servers do."""
@@ -50,12 +50,12 @@ class SpdyForward:
     async def close(self) -> None:
         """Ends both streams, as if the pod had closed."""
         await self._server.send(
-            data_frame(self._data, b"", is_last=True) + data_frame(self._error, b"", is_last=True)
+            data_frame(self.stream, b"", is_last=True) + data_frame(self._error, b"", is_last=True)
         )
 
     async def reset(self) -> None:
         """Resets both streams."""
-        for stream in (self._data, self._error):
+        for stream in (self.stream, self._error):
             await self._server.send(control(RST_STREAM, struct.pack("!II", stream, 6)))
 
     async def cut(self) -> None:

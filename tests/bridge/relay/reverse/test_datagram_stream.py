@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.net.portions import PORTION
 from bridge.relay.reverse import datagram_stream
 from bridge.relay.reverse.datagram_stream import DatagramQueue, DatagramStream, Flow, packed_address
 
@@ -42,6 +43,9 @@ class FakeTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.aborted = True
+
+    def close(self) -> None:
+        pass
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -109,8 +113,8 @@ async def test_flood_of_small_datagrams_leaves_turns_to_other_work() -> None:
     while not receiver.transport.is_reading():
         counts.append(len(receiver.received))
         await asyncio.sleep(0)
-    assert len(counts) == 1000 // datagram_stream.BATCH
-    assert counts[0] == datagram_stream.BATCH
+    assert len(counts) == 1000 // PORTION
+    assert counts[0] == PORTION
     receiver.stream.data_received(data[-3:])
     assert receiver.received == datagrams
 
@@ -123,20 +127,23 @@ async def test_data_that_arrives_between_two_turns_stays_in_order() -> None:
     for at in range(0, len(data), 10_000):  # what a transport had read before it was paused
         receiver.stream.data_received(data[at : at + 10_000])
     assert not receiver.transport.is_reading()
-    for _ in range(1000 // datagram_stream.BATCH):
+    for _ in range(1000 // PORTION):
         await asyncio.sleep(0)
     assert receiver.transport.is_reading()
     assert receiver.received == datagrams
 
 
-async def test_stream_that_ends_between_two_turns_handles_nothing_more() -> None:
+@pytest.mark.parametrize("aborts", [True, False])
+async def test_stream_that_ends_between_two_turns(*, aborts: bool) -> None:
+    """Datagrams that have arrived are handled, but none after an abort: it closes the sockets."""
     sender, receiver = End(), End()
     sender.send(*[(FLOW, b"x")] * 200)
     receiver.stream.data_received(b"".join(sender.transport.written))
+    if aborts:
+        receiver.stream.abort()
     receiver.stream.connection_lost(None)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert len(receiver.received) == datagram_stream.BATCH
+    await receiver.stream.closed.wait()
+    assert len(receiver.received) == (PORTION if aborts else 200)
 
 
 def test_waiting_datagrams_of_several_flows_take_turns() -> None:

@@ -1,0 +1,105 @@
+"""Handles what a peer sends in portions, so that no peer keeps the event loop busy.
+
+One read can hold 100,000 frames of a few bytes, and uvloop makes dozens of reads in one turn: a
+hostile peer could stop the whole process for seconds. So at most `PORTION` frames of a connection
+are handled in one turn of the loop, and nothing more is read from it until the rest is handled.
+Large frames are as fast as ever, since bytes do not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+#: Frames that are handled at once, before other connections have their turn.
+PORTION = 64
+#: Unsent bytes of a connection above which no reply to a control frame is sent: its peer reads
+#: nothing, so it would not miss the reply.
+UNSENT_LIMIT = 64 * 1024
+
+
+class Portions:
+    """The received bytes of one connection. ``handle`` returns an iterator over such bytes: each
+    step handles a frame and yields whether it had data; incomplete frames are kept. ``on_flood`` is
+    called for a portion of nothing but frames without data, ``on_lost`` after all frames."""
+
+    __slots__ = (
+        "_end",
+        "_frames",
+        "_handle",
+        "_is_paused",
+        "_on_flood",
+        "_on_lost",
+        "_received",
+        "_transport",
+        "_turn",
+    )
+
+    def __init__(
+        self,
+        handle: Callable[[bytes], Iterator[bool]],
+        *,
+        on_flood: Callable[[], None],
+        on_lost: Callable[[Exception | None], None],
+    ) -> None:
+        self._handle = handle
+        self._on_flood = on_flood
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._received: list[bytes] = []
+        self._frames: Iterator[bool] = iter(())
+        self._turn: asyncio.Handle | None = None  # the next portion
+        self._is_paused = False  # by the owner
+        self._end: tuple[Exception | None] | None = None
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Sets the connection, whose reading this object pauses and resumes from now on."""
+        self._transport = transport
+
+    def receive(self, data: bytes) -> None:
+        """Handles a portion now, and others in the loop's next turns."""
+        self._received.append(data)
+        if self._turn is None:
+            self._frames = self._received_frames()
+            self._handle_portion()
+
+    def lose(self, exc: Exception | None) -> None:
+        """Calls ``on_lost`` after the frames so far: the connection is lost."""
+        if self._turn is None:
+            self._on_lost(exc)
+        else:
+            self._end = (exc,)
+
+    def pause(self, *, on: bool) -> None:
+        """Pauses reading, or resumes it. Frames that were read before are still handled."""
+        if on is not self._is_paused:
+            self._is_paused = on
+            if self._turn is None:
+                self._set_reading(not on)
+
+    def _received_frames(self) -> Iterator[bool]:
+        while self._received:
+            yield from self._handle(self._received.pop(0))
+
+    def _handle_portion(self) -> None:
+        was_waiting, self._turn = self._turn is not None, None
+        have_data = [*islice(self._frames, PORTION)]
+        if len(have_data) == PORTION:
+            if not any(have_data):
+                self._on_flood()
+            if not was_waiting:
+                self._set_reading(False)
+            self._turn = asyncio.get_running_loop().call_soon(self._handle_portion)
+        elif self._end is not None:
+            self._on_lost(*self._end)
+        elif was_waiting:
+            self._set_reading(not self._is_paused)
+
+    def _set_reading(self, on: bool) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
