@@ -33,7 +33,7 @@ from bridge.net.port_forward_sessions import OpenedPortForward, PortForwards
 from bridge.net.spdy_session import ForwardedStream
 from bridge.net.splice import Tunnel
 from bridge.relay.forward.balancer import Balancer
-from bridge.relay.forward.connection_rate_limit import FairLimiter, TokenBucket
+from bridge.relay.rate_limits import FairLimiter, TokenBucket
 from bridge.relay.relay_counters import RelayMetrics
 from sync.base import exception_summary
 from sync.cache.store import Key

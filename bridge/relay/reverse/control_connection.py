@@ -11,6 +11,8 @@ it ends. `bridge.relay.reverse.control_messages` defines its messages.
 - While the control connection is open and a route is of UDP, the stream of datagrams
   (`bridge.relay.reverse.datagram_stream`) is kept open by another port-forward, if the agent's
   release forwards UDP. Otherwise these ports are reported as unsupported.
+- Neither messages of an agent, nor changes of its ports, are handled faster than a rate; an agent
+  that does not read its messages is disconnected.
 - An agent with another protocol version is not used. One of another release is used. Both are
   reported as a version warning.
 """
@@ -26,6 +28,7 @@ from typing import Any, NoReturn
 
 from bridge.base.version import version
 from bridge.net.port_forward_connection import PortForwardTransport, open_port_forward
+from bridge.relay.rate_limits import TokenBucket
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.datagram_stream import DatagramStream
@@ -56,6 +59,12 @@ VERSION_RETRY_SECONDS = 60.0
 MAX_SILENT = 2
 #: The longest token of an agent.
 MAX_TOKEN = 100
+#: Messages of an agent in a second, where each `_BYTES_PER_MESSAGE` of one count as another; and
+#: changes of its ports, each of which leads to a reconcile. A second's worth may arrive at once.
+MESSAGE_RATE, CHANGE_RATE = 500.0, 5.0
+_BYTES_PER_MESSAGE = 128
+#: Bytes that may wait for an agent to read them: twice the longest message.
+_UNSENT_LIMIT = 2 * control_messages.MAX_LINE
 
 
 class AgentSilentError(ConnectionError):
@@ -100,6 +109,7 @@ class ControlConnection:
         self._has_datagram_routes = asyncio.Event()
         self._transport: PortForwardTransport | None = None
         self._silent = 0  # consecutive connections without an answer
+        self._messages, self._changes = TokenBucket(MESSAGE_RATE), TokenBucket(CHANGE_RATE)
 
     def __str__(self) -> str:
         return f"{self.backend.namespace}/{self.backend.name}"
@@ -111,8 +121,11 @@ class ControlConnection:
 
     def send(self, **message: Any) -> None:
         """Sends one message to the agent if the connection is open."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(control_messages.encode(**message))
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(control_messages.encode(**message))
+        if self._transport.get_write_buffer_size() > _UNSENT_LIMIT:
+            self._transport.abort()
 
     def set_routes(self, routes: Mapping[int, ReverseRoute]) -> None:
         """Sets `routes`, and requests that the agent listens on their ports."""
@@ -131,14 +144,15 @@ class ControlConnection:
 
     async def keep_open(self) -> NoReturn:
         """Keeps the connection open until cancelled. Raises nothing else."""
+        loop = asyncio.get_running_loop()
         backoff = Backoff(first=RETRY_SECONDS, cap=MAX_RETRY_SECONDS)
         logged = ""
         while True:
             why, level = "this bridge does not serve the node now", logging.INFO
-            retry = None
+            retry, began = None, loop.time()
             if self._is_leader():
                 try:
-                    await self._connect(backoff)
+                    await self._connect()
                     why = "it closed the connection"
                 except (KubeError, OSError, ValueError) as error:
                     why = str(error)
@@ -157,9 +171,11 @@ class ControlConnection:
                     why,
                     extra=self.log_fields,
                 )
+            if loop.time() - began > MAX_RETRY_SECONDS:
+                backoff.reset()
             await asyncio.sleep(retry or backoff.next())
 
-    async def _connect(self, backoff: Backoff) -> None:
+    async def _connect(self) -> None:
         """Opens one connection and handles its messages to the end. Raises KubeError, OSError or
         ValueError on failure."""
         upgraded = await open_port_forward(self._remote, self.backend)
@@ -180,7 +196,6 @@ class ControlConnection:
                 raise ConnectionError(errors[0] if errors else "it closed the connection")
             self._check_version(hello)
             self._datagram_token = str(hello.get("datagrams") or "")[:MAX_TOKEN]
-            backoff.reset()
             self._metrics.agents += 1
             try:
                 self._send_ports()
@@ -201,6 +216,8 @@ class ControlConnection:
         if "listening" in message:
             tcp = control_messages.decode_ports(message["listening"])
             udp = control_messages.decode_ports(message.get("listening_datagrams", []))
+            if tcp | udp != self.state.listening:
+                await _pass(self._changes)
             self._update_state(listening=tcp | udp)
         if "dropped" in message:
             self._metrics.dropped.update(control_messages.decode_dropped(message["dropped"]))
@@ -276,6 +293,7 @@ class ControlConnection:
             except TimeoutError:
                 self.send(ping=1)
                 continue
+            await _pass(self._messages, 1 + len(line) / _BYTES_PER_MESSAGE)
             return _decode(line)
         raise AgentSilentError("it no longer answers")
 
@@ -284,6 +302,11 @@ class ControlConnection:
         if state != self.state:
             self.state = state
             self._on_change(self.home)
+
+
+async def _pass(bucket: TokenBucket, tokens: float = 1.0) -> None:
+    """Waits until the tokens are available."""
+    await asyncio.sleep(bucket.charge(asyncio.get_running_loop().time(), tokens))
 
 
 async def _read_hello(reader: asyncio.StreamReader) -> dict[str, Any]:

@@ -8,9 +8,9 @@ agent (`bridge.relay.reverse.home_pod_datagrams`).
 - The bridge alone decides the destination, by the agent's port and the latest routes
   (`translators.relay.reverse_plan.ReversePlan`): the agent names no address. A compromised agent
   can reach the ready pods of home's Services in its namespace, on the ports of these Services only.
-- Connections are limited in all, per Service and per namespace (`bridge.net.open_file_budget`); at
-  most `MAX_DIALS` are being set up; beyond that, the bridge stops reading control connections and
-  agents hold their clients.
+- Connections are limited in all, per Service and per namespace (`bridge.net.open_file_budget`). At
+  most `MAX_DIALS` are being set up, for which namespaces take turns (`bridge.relay.rate_limits`);
+  beyond that, the bridge stops reading control connections and agents hold their clients.
 - Forwarded connections continue when their Service or the control connection ends; they end with
   either side, after the idle timeout, or with the bridge.
 - A peer sees an orderly end only after that of the other side, otherwise a reset
@@ -34,6 +34,7 @@ from bridge.base.join_settings import RelaySettings
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.net.port_forward_connection import PortForwardTransport, open_port_forward
 from bridge.net.splice import Tunnel
+from bridge.relay.rate_limits import FairLimiter
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.control_connection import MAX_TOKEN, ControlConnection
@@ -81,7 +82,7 @@ class HomePodConnections:
         self._controls: dict[str, ControlConnection] = {}
         self._on_change: Callbacks[HomeNamespace] = Callbacks("relay agents")
         self._group: asyncio.TaskGroup | None = None
-        self._dials = asyncio.Semaphore(MAX_DIALS)
+        self._dials = FairLimiter(MAX_DIALS)
         self._limit = NamespaceLimit(settings.connections)
         self._datagrams = HomePodDatagrams(limit=settings.connections, metrics=metrics)
         self._connection_ended = asyncio.Event()
@@ -168,9 +169,9 @@ class HomePodConnections:
         token, port, client = (message.get(it) for it in ("arrived", "port", "from"))
         if not (isinstance(token, str) and isinstance(port, int) and len(token) < MAX_TOKEN):
             raise control_messages.ProtocolError("an announced connection is malformed")
-        await self._dials.acquire()
+        await self._dials.acquire(control.home)
         if not self._accept(control, token, port, str(client)):
-            self._dials.release()
+            self._dials.release(control.home)
 
     def _accept(self, control: ControlConnection, token: str, port: int, client: str) -> bool:
         """Starts a task that forwards the connection and releases one of `_dials`; returns False
@@ -227,7 +228,7 @@ class HomePodConnections:
             with self._metrics.open_seconds.timed():
                 dialed = await self._dial(control, route, client)
         finally:
-            self._dials.release()
+            self._dials.release(control.home)
         if dialed is None:
             control.send(refuse=token)
             return "no-way"

@@ -36,6 +36,7 @@ from tests.bridge.relay.reverse.reverse_world import (
     relayed,
 )
 from tests.fakeapi import CLOSED_PORT
+from translators.object_accessors import HomeNamespace
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 
 
@@ -559,6 +560,113 @@ async def test_unknown_keys_of_a_message_are_ignored() -> None:
         await wait_until(lambda: metrics.agents == 1)
         await asyncio.sleep(0.1)
         assert metrics.agents == 1
+
+
+class Flooder:
+    """A compromised relay agent: sends these lines for ever, and reads nothing."""
+
+    def __init__(self, *lines: bytes) -> None:
+        self._lines = b"".join(lines * 1000)
+        self.begun = 0
+
+    async def __call__(self, forward: Forward) -> None:
+        self.begun += 1
+        sock = forward.request.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with contextlib.suppress(OSError):
+            await forward.send(messages.encode(version=messages.VERSION, release=version()))
+            while True:
+                await forward.send(self._lines)
+
+
+async def test_flood_of_messages_is_slowed_down() -> None:
+    flooder = Flooder(messages.encode(dropped={"queue": 1}))
+    async with with_fake_agent(flooder, {}) as (_, metrics):
+        await asyncio.sleep(2)
+        assert 1000 <= metrics.dropped["queue"] <= 1600
+
+
+async def test_flood_of_long_messages_is_slowed_down_further() -> None:
+    flooder = Flooder(messages.encode(dropped={"queue": 1}, more="x" * 5000))
+    async with with_fake_agent(flooder, {}) as (_, metrics):
+        await asyncio.sleep(10)
+        assert metrics.dropped["queue"] <= 150
+
+
+async def test_changes_of_an_agents_ports_are_slowed_down() -> None:
+    flooder = Flooder(messages.encode(listening=[20000]), messages.encode(listening=[]))
+    changes: list[object] = []
+    async with with_fake_agent(flooder, {}) as (forwarder, _):
+        forwarder.on_change(changes.append)
+        await asyncio.sleep(10)
+        assert 10 <= len(changes) <= 60
+
+
+async def test_agent_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_connection, "MESSAGE_RATE", 1e6)
+    flooder = Flooder(messages.encode(arrived="x" * 99, port=20000))
+    async with with_fake_agent(flooder, {}):
+        await wait_until(lambda: flooder.begun > 1)
+
+
+async def test_agent_that_hangs_up_is_reached_less_and_less_often() -> None:
+    agent = FakeAgent(messages.encode(version=messages.VERSION), b"not json\n")
+    async with with_fake_agent(agent, {}):
+        await asyncio.sleep(60)
+        assert 15 <= agent.begun <= 60
+
+
+@asynccontextmanager
+async def unreachable() -> AsyncIterator[HomeTarget]:
+    """A pod at home whose network drops packets: its queue of new connections is full."""
+    with socket.socket() as server:
+        server.bind((HERE, 0))
+        server.listen(0)
+        waiting = [await asyncio.open_connection(*server.getsockname()) for _ in range(1)]
+        yield HomeTarget(HERE, server.getsockname()[1])
+        for _, writer in waiting:
+            writer.close()
+
+
+async def test_namespace_whose_pods_do_not_answer_delays_no_other() -> None:
+    other = HomeNamespace("other")
+    other_pod = {"metadata": {**POD["metadata"], "name": "relay-2", "uid": "uid-relay-2"}}
+    hello = messages.encode(version=messages.VERSION, release=version())
+    arrivals = [messages.encode(arrived=str(number), port=20000) for number in range(1000)]
+    go_on = asyncio.Event()
+    times: list[float] = []
+
+    async def notes(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        times.append(asyncio.get_running_loop().time())
+
+    async def later(forward: Forward) -> None:
+        await forward.receive()
+        await forward.send(hello)
+        await go_on.wait()
+        await forward.send(arrivals[0])
+        await forward.gone()
+
+    metrics = ReverseRelayMetrics()
+    async with FakeRemote() as remote, unreachable() as hangs, at_home(notes) as reachable:
+        serve_pods(remote, {"relay": FakeAgent(hello, *arrivals), "relay-2": later})
+        forwarder = HomePodConnections(
+            access_for(remote.url, "remote"),
+            settings=RelaySettings(),
+            metrics=metrics,
+            is_leader=lambda: True,
+        )
+        forwarding = asyncio.create_task(forwarder.run())
+        await asyncio.sleep(0)
+        forwarder.update(SHOP, [POD], {20000: ReverseRoute("web", (hangs,))})
+        forwarder.update(other, [other_pod], {20000: ReverseRoute("web", (reachable,))})
+        await asyncio.sleep(20)
+        assert metrics.results["no-way"] > 100
+        began = asyncio.get_running_loop().time()
+        go_on.set()
+        await wait_until(lambda: bool(times))
+        assert times[0] - began < 0.5
+        forwarding.cancel()
+        await asyncio.gather(forwarding, return_exceptions=True)
 
 
 async def test_unknown_token_takes_nothing() -> None:

@@ -1,17 +1,17 @@
-"""Rate limits: `TokenBucket`, and `FairLimiter`, in which Services take turns.
+"""Rate limits: `TokenBucket`, and `FairLimiter`, in which Services or namespaces take turns.
 
-`FairLimiter` limits how many port-forwards are opened at once and per second. Services take turns
-(`sync.base.fair_queue`), so that one with thousands of connections does not delay other Services.
+`FairLimiter` limits how many connections are opened at once and per second. Groups take turns
+(`sync.base.fair_queue`), so that one with thousands of connections, or whose pods do not answer,
+does not delay others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 from sync.base.fair_queue import FairQueue
-from sync.cache.store import Key
 
 #: Rounding error of a token, too small for a timer.
 _EPSILON = 1e-6
@@ -37,51 +37,66 @@ class TokenBucket:
         self._tokens -= 1.0
         return wait
 
-    def wait(self, now: float) -> float:
-        """Seconds until the next token is available."""
+    def charge(self, now: float, tokens: float = 1.0) -> float:
+        """Takes so many tokens and returns the seconds until all are available, however long."""
+        wait = self.wait(now, tokens)
+        self._tokens -= tokens
+        return wait
+
+    def wait(self, now: float, tokens: float = 1.0) -> float:
+        """Seconds until so many tokens are available."""
         self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
         self._updated = now
-        missing = 1.0 - self._tokens
+        missing = tokens - self._tokens
         return missing / self._rate if missing > _EPSILON else 0.0
 
 
 class FairLimiter:
-    """At most ``max_slots`` at once and ``rate`` per second; Services take turns."""
+    """At most ``max_slots`` at once and ``rate`` per second (None: any); groups take turns."""
 
-    def __init__(self, max_slots: int, rate: float) -> None:
+    def __init__(self, max_slots: int, rate: float | None = None) -> None:
         self._max_slots = max_slots
-        self._bucket = TokenBucket(rate)
+        self._bucket = TokenBucket(rate) if rate is not None else None
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def slot(self, key: Key, max_wait: float) -> AsyncIterator[None]:
-        """Waits for the Service's turn and holds a slot. Raises TimeoutError after ``max_wait``
+    async def slot(self, group: Hashable, max_wait: float) -> AsyncIterator[None]:
+        """Waits for the group's turn and holds a slot. Raises TimeoutError after ``max_wait``
         seconds without one."""
-        loop = asyncio.get_running_loop()
-        granted: asyncio.Future[None] = loop.create_future()
-        self._queue.add(key, granted)
+        await self.acquire(group, max_wait)
+        try:
+            yield
+        finally:
+            self.release(group)
+
+    async def acquire(self, group: Hashable, max_wait: float | None = None) -> None:
+        """Waits for the group's turn and takes a slot, to be released. Raises as `slot`."""
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.add(group, granted)
         self._grant()
         try:
             async with asyncio.timeout(max_wait):
                 await granted
         except BaseException:
             if not granted.cancelled():  # granted at the last moment
-                self._release(key)
+                self.release(group)
             raise
-        try:
-            yield
-        finally:
-            self._release(key)
+
+    def release(self, group: Hashable) -> None:
+        """Releases a slot of the group."""
+        self._queue.release(group)
+        self._grant()
 
     @property
     def is_rate_exhausted(self) -> bool:
         """Whether the rate, not the number of slots, is what delays callers now."""
-        return self._bucket.wait(asyncio.get_running_loop().time()) > 0.0
+        return self._rate_wait() > 0.0
 
-    def _release(self, key: Key) -> None:
-        self._queue.release(key)
-        self._grant()
+    def _rate_wait(self) -> float:
+        if self._bucket is None:
+            return 0.0
+        return self._bucket.wait(asyncio.get_running_loop().time())
 
     def _grant(self) -> None:
         """Grants slots in turn, as far as slots and rate allow."""
@@ -89,18 +104,19 @@ class FairLimiter:
             return  # it runs again when there is a token
         loop = asyncio.get_running_loop()
         while self._queue.can_take(self._max_slots):
-            if wait := self._bucket.wait(loop.time()):
+            if wait := self._rate_wait():
                 self._timer = loop.call_later(wait, self._retry)
                 return
             taken = self._queue.take(self._max_slots)
             if taken is None:
                 return
-            key, granted = taken
+            group, granted = taken
             if granted.done():  # the caller no longer waits
-                self._queue.release(key)
-            else:
+                self._queue.release(group)
+                continue
+            if self._bucket is not None:
                 self._bucket.take(loop.time())
-                granted.set_result(None)
+            granted.set_result(None)
 
     def _retry(self) -> None:
         self._timer = None

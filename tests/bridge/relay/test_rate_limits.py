@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.relay.forward.connection_rate_limit import FairLimiter, TokenBucket
+from bridge.relay.rate_limits import FairLimiter, TokenBucket
 from sync.cache.store import Key
 from tests.virtual_time_loop import run_virtual
 
