@@ -11,7 +11,8 @@ httpstream.go). Opening a pair costs no round trip: data can follow at once.
   reader does not drain blocks the whole session, in either direction. Therefore a session has one
   *active* stream at most; it is open for another once the active one has been answered and its
   client has sent its end (`ForwardedStream.release`), or once it has ended. Streams that linger
-  after that share the session. Pausing any stream pauses the session.
+  after that share the session. Pausing any stream pauses the session; a lingering one that would
+  pause the active one is reset, and one that has been paused before does not release the session.
 - What the peer sends is handled a limited number of frames at a time (`bridge.net.portions`).
 - The kubelet's runtime closes a connection to the pod a second after the first of its two
   directions has ended (containerd, internal/cri/server, sandbox_portforward). So `write_eof` sends
@@ -58,6 +59,7 @@ CLOSE_GRACE = 15.0
 _VIOLATION = "the remote's API server sent what is no port-forward"
 _HUNG_UP = "the remote's API server hung up"
 _LOST = "the remote's API server acknowledges nothing any more"
+_SLOW = "the client has stopped reading, and another one shares its session"
 
 
 class SpdySession(asyncio.Protocol):
@@ -146,6 +148,7 @@ class SpdySession(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(stream.fail, self._end_reason)
             return stream
         self._streams[data] = self._errors[error] = self.active = stream
+        self._reset_slow_streams()
         headers = {"port": str(port), "requestid": str(error)}
         self.send(
             self._encoder.syn_stream(error, {"streamtype": "error", **headers})
@@ -176,8 +179,15 @@ class SpdySession(asyncio.Protocol):
             self._paused.discard(stream)
         else:
             self._paused.add(stream)
+            self._reset_slow_streams()
         if not self.has_ended:
             self._portions.pause(on=bool(self._paused))
+
+    def _reset_slow_streams(self) -> None:
+        """Resets streams that pause the session, if another one is active."""
+        for stream in [*self._paused]:
+            if self.active not in (stream, None):
+                stream.give_up(_SLOW)
 
     def release(self, stream: ForwardedStream) -> None:
         """Makes the session usable for another stream."""
@@ -300,7 +310,15 @@ class SpdySession(asyncio.Protocol):
 class ForwardedStream(LayeredTransport):
     """One connection to the pod. ``above`` receives the data."""
 
-    __slots__ = ("_error", "_has_sent_end", "_on_error", "_reset_timer", "_session", "number")
+    __slots__ = (
+        "_error",
+        "_has_sent_end",
+        "_on_error",
+        "_reset_timer",
+        "_session",
+        "_was_paused",
+        "number",
+    )
 
     resets_in_order = True
 
@@ -317,6 +335,7 @@ class ForwardedStream(LayeredTransport):
         self._on_error: Callable[[str], None] | None = on_error
         self._error = b""
         self._has_sent_end = False
+        self._was_paused = False
         self._reset_timer: asyncio.TimerHandle | None = None
 
     # -- from the session ------------------------------------------------------------------
@@ -376,8 +395,9 @@ class ForwardedStream(LayeredTransport):
 
     def release(self) -> None:
         """Reports that the client has its answer and has sent its end: what else arrives is rare,
-        so the session may carry another connection."""
-        self._session.release(self)
+        so the session may carry another connection, unless this client is a slow one."""
+        if not self._was_paused:
+            self._session.release(self)
 
     def can_write_eof(self) -> bool:
         """True, so that the pod's data is still read after the client's end."""
@@ -387,6 +407,7 @@ class ForwardedStream(LayeredTransport):
         """Sends nothing: see the module."""
 
     def pause_reading(self) -> None:
+        self._was_paused = True
         self._session.set_reading(self, on=False)
 
     def resume_reading(self) -> None:
@@ -424,6 +445,11 @@ class ForwardedStream(LayeredTransport):
 
     def abort(self) -> None:
         """The same: frames stay in order."""
+        self.reset()
+
+    def give_up(self, why: str) -> None:
+        """Resets the connection for this reason."""
+        self._report_error(why)
         self.reset()
 
     def _reset(self) -> None:

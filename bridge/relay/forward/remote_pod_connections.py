@@ -63,7 +63,7 @@ SLOT_WAIT = 30.0
 HALF_OPEN_TIMEOUT, ANSWERED_TIMEOUT = 60.0, 10.0
 #: A client that has closed looks like one that was answered in part; the protocol has no message.
 #: Where clients come and go fast, such connections would use up the limit: when more than this
-#: fraction of a limit lingers, the timeout is shorter.
+#: fraction of a limit lingers in a namespace, the timeout is shorter there.
 LINGERING_FRACTION, LINGERING_TIMEOUT = 0.1, 1.0
 
 
@@ -93,7 +93,7 @@ class RemotePodConnections:
         self._limit = NamespaceLimit(settings.connections)
         metrics.limit = settings.connections
         self._forwarded: set[_ForwardedConnection] = set()
-        self._lingering: set[_ForwardedConnection] = set()
+        self._lingering: dict[str, set[_ForwardedConnection]] = {}  # by namespace
         self._idle_timer: asyncio.TimerHandle | None = None
         # A Service that returns finds the connections that are still open.
         self._usages: WeakValueDictionary[Key, ServiceUsage] = WeakValueDictionary()
@@ -281,16 +281,21 @@ class RemotePodConnections:
     def _linger(self, connection: _ForwardedConnection) -> float:
         """Registers a connection whose client has sent EOF and was answered; returns the seconds
         that it may stay silent."""
-        self._lingering.add(connection)
+        lingering = self._lingering.setdefault(connection.usage.key.namespace, set())
+        lingering.add(connection)
         if isinstance(connection.transport, ForwardedStream):
             connection.transport.release()
         limit = min(self._settings.connections, self._settings.service_connections)
-        few = len(self._lingering) <= LINGERING_FRACTION * limit
+        few = len(lingering) <= LINGERING_FRACTION * limit
         return ANSWERED_TIMEOUT if few else LINGERING_TIMEOUT
 
     def _closed(self, connection: _ForwardedConnection) -> None:
         """Unregisters a connection whose ends are both closed or aborted."""
-        self._lingering.discard(connection)
+        namespace = connection.usage.key.namespace
+        if (lingering := self._lingering.get(namespace)) is not None:
+            lingering.discard(connection)
+            if not lingering:
+                del self._lingering[namespace]
         if connection in self._forwarded:
             self._forwarded.remove(connection)
             has_failed = connection.tunnel.lost is connection.tunnel.remote

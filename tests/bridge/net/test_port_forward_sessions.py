@@ -43,10 +43,14 @@ class Client(asyncio.Protocol):
         self.data = b""
         self.errors: list[str] = []
         self.is_lost = False
+        self.has_ended_in_order = False
         self.transport: LayeredTransport
 
     def data_received(self, data: bytes) -> None:
         self.data += data
+
+    def eof_received(self) -> None:
+        self.has_ended_in_order = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
@@ -326,6 +330,57 @@ async def test_paused_connection_pauses_its_session() -> None:
         await client.ended()
         assert len(client.data) == 64 * 65536
         assert client.errors == []
+
+
+async def pours_after_more(forward: AnyForward) -> None:
+    """Echoes, and pours data after ``more``."""
+    while data := await forward.receive():
+        await forward.send(data)
+        for _ in range(200 if data.endswith(b"more") else 0):
+            await forward.send(b"x" * 65536)
+
+
+@pytest.mark.parametrize("pauses", ["before", "during"])
+async def test_released_connection_that_stops_reading_does_not_delay_the_next_one(
+    pauses: str,
+) -> None:
+    async with pods(a=pours_after_more) as rig:
+        first = await rig.exchange()
+        assert isinstance(first.transport, ForwardedStream)
+        first.transport.release()
+        opened = await rig.forwards.open(backend())
+        if pauses == "before":
+            first.transport.pause_reading()
+        second = Client()
+        second.transport = opened.attach(second, second.errors.append)
+        if pauses == "during":
+            second.transport.write(b"he")
+            await second.received(b"he")
+            first.transport.write(b"more")
+            await asyncio.sleep(0.1)
+            first.transport.pause_reading()
+        second.transport.write(b"llo")
+        await wait_until(lambda: second.data.endswith(b"llo"))
+        await first.ended()
+        assert not first.has_ended_in_order
+        assert second.errors == []
+        assert rig.sessions == 1
+
+
+async def test_connection_that_was_slow_keeps_its_session() -> None:
+    """It is not reset for the sake of another one."""
+    async with pods(a=fake_pods.echo_data) as rig:
+        first = await rig.exchange()
+        assert isinstance(first.transport, ForwardedStream)
+        first.transport.pause_reading()
+        first.transport.resume_reading()
+        first.transport.release()
+        second = await rig.exchange()
+        assert rig.sessions == 2
+        first.transport.pause_reading()
+        second.transport.write(b"!")
+        await second.received(b"hello!")
+        assert not first.is_lost
 
 
 async def test_aborted_connection_ends_the_pods_and_not_the_session() -> None:

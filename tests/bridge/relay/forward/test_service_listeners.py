@@ -176,6 +176,36 @@ async def test_response_continues_after_the_clients_eof(
         assert sorted(answers) == [b"late", b"reset"], "there is room for one that waits so long"
 
 
+async def test_lingering_connections_of_a_namespace_shorten_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections_module, "LINGERING_TIMEOUT", 0.2)
+
+    async def in_parts(forward: AnyForward) -> None:
+        await forward.receive()
+        await forward.send(b"first")
+        await asyncio.sleep(1.5)
+        await forward.send(b"late")
+        await forward.close()
+
+    async def ask(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"x")
+        assert await reader.readexactly(5) == b"first"
+        writer.write_eof()
+        rest = await reader.read()
+        writer.close()
+        return rest
+
+    async with relaying(RelaySettings(service_connections=10), a=in_parts) as relay:
+        (many,) = (await relay.serve(plan("a"))).values()
+        (one,) = (await relay.serve(plan("a"), Key("other", "web"))).values()
+        lingering = [asyncio.create_task(ask(many)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        assert await ask(one) == b"late"
+        await asyncio.gather(*lingering, return_exceptions=True)
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_first_bytes_of_a_pod_are_not_lost(goes_on: bool) -> None:
     """Though it comes together with the answer to the port-forward, before there is a tunnel."""
