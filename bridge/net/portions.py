@@ -84,7 +84,12 @@ class Portions:
 
     def _handle_portion(self) -> None:
         was_waiting, self._turn = self._turn is not None, None
-        have_data = [*islice(self._frames, PORTION)]
+        try:
+            have_data = [*islice(self._frames, PORTION)]
+        except BaseException:  # as an event loop does for `data_received`
+            if self._transport is not None:
+                self._transport.abort()
+            raise
         if len(have_data) == PORTION:
             if not any(have_data):
                 self._on_flood()

@@ -5,7 +5,7 @@ For each Service at home that selects ready pods of the node, the bridge listens
 
 - The bridge listens before it publishes, and continues to listen for a while after it unpublishes:
   kube-proxies need time to follow. After a restart it first requests the ports that the slices
-  record.
+  record, unless those of another Service record them, too.
 - While the remote cannot be watched, the bridge publishes nothing, because connections would fail.
   It tolerates `REMOTE_GRACE` seconds, for example while one of several API servers restarts.
 - A bridge that stops withdraws all its slices, including those being written, and marks pods with
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from sync.cache.informer import Informer
@@ -26,8 +27,9 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES
 from sync.pods.pod_controller import PodController
+from sync.relay import headless_forward
 from sync.relay.endpoint_slices import EndpointSliceWriter
-from sync.relay.headless_forward import AddressListeners, HeadlessServices, recorded_pods
+from sync.relay.headless_forward import AddressListeners, HeadlessServices
 from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields
@@ -38,6 +40,7 @@ from translators.ownership_labels import origin_of
 from translators.relay import forward_plan, headless_forward_plan
 from translators.relay.forward_plan import EndpointPort, ForwardPlan
 from translators.relay.headless_forward_plan import HeadlessEndpoint
+from translators.relay.ipam import PodName
 
 #: Services reconciled at once.
 WORKERS = 8
@@ -95,7 +98,11 @@ class ForwardRelayController:
             context.account,
             ENDPOINT_SLICES,
             labels=forward_plan.slice_selector(context.identity),
-            indexers={"service": _service_keys, "pod": recorded_pods},
+            indexers={
+                "service": _service_keys,
+                "port": partial(forward_plan.recorded_port_numbers, context.identity),
+                **headless_forward.indexers(context.identity),
+            },
         )
         self._writer = EndpointSliceWriter(context.account, self.slices)
         self._remote_lost = False
@@ -109,7 +116,9 @@ class ForwardRelayController:
         cidr, pod_listeners = context.policy.relay_cidr, listeners.pod_listeners
         if cidr and pod_listeners is not None:
             requeue = self.controller.queue.add
-            self._headless = HeadlessServices(cidr, pod_listeners, self.slices, requeue)
+            self._headless = HeadlessServices(
+                cidr, pod_listeners, self.slices, context.identity, requeue
+            )
 
     def declare(self) -> Declaration:
         return Declaration(
@@ -199,7 +208,7 @@ class ForwardRelayController:
     async def run(self) -> None:
         """Runs until cancelled; then withdraws the slices before it closes the listeners."""
         if self._headless is not None:
-            self._headless.restore()
+            self._headless.restore(self._runs_in_remote)
         async with asyncio.TaskGroup() as group:
             listeners = self._listeners.run(self._report_limited)
             listening = group.create_task(listeners, name="relay-listeners")
@@ -235,9 +244,8 @@ class ForwardRelayController:
         if not reachable:
             plan = forward_plan.NO_FORWARDING
         present = self.slices.store.by_index("service", key)
-        recorded = forward_plan.recorded_forward_ports(present, key.name, self._identity)
         try:
-            ports = await self._listeners.serve(key, plan, recorded)
+            ports = await self._listeners.serve(key, plan, self._recorded_ports(key))
             if self._headless is not None:
                 await self._headless.serve(key, assigned, reachable=reachable)
         except PortUnavailableError as error:
@@ -250,9 +258,7 @@ class ForwardRelayController:
             slices = forward_plan.forward_slices(service, ports, self._identity, address=address)
             desired = {name_of(it): it for it in slices}
         if service is not None and self._headless is not None:
-            desired |= self._headless.slices_of(
-                service, assigned, self._identity, reachable=reachable
-            )
+            desired |= self._headless.slices_of(service, assigned, reachable=reachable)
         await self._writer.write(desired, present)
         if len(desired) != len({name_of(it) for it in present}):
             fields = name_fields("Service", key.name, namespace=key.namespace, cluster="home")
@@ -274,11 +280,26 @@ class ForwardRelayController:
         assigned, lacking = self._headless.assign(key, endpoints)
         return forward_plan.NO_FORWARDING, assigned, (*endpoints.unsupported, *lacking)
 
+    def _recorded_ports(self, key: Key) -> dict[EndpointPort, int]:
+        """The ports of an earlier bridge, without those that slices of another Service record as
+        well: users can write slices, so neither is known to be true."""
+        present = self.slices.store.by_index("service", key)
+        ports = forward_plan.recorded_forward_ports(present, key.name, self._identity)
+        return {
+            endpoint_port: number
+            for endpoint_port, number in ports.items()
+            if all(key in _service_keys(it) for it in self.slices.store.by_index("port", number))
+        }
+
     def _selected_pods(self, service: Object) -> Iterator[tuple[Object, Object | None]]:
         """The node's pods that the Service selects: (home pod, remote pod)."""
         for home in self._home_pods.store.by_index("namespace", namespace_of(service)):
             if forward_plan.selects_pod(service, home):
                 yield home, self._pods.remote_pod_of(home)
+
+    def _runs_in_remote(self, pod: PodName) -> bool:
+        home = self._home_pods.store.get(Key(*pod))
+        return home is not None and self._pods.remote_pod_of(home) is not None
 
     def _report_limited(self, key: Key, reason: str) -> None:
         """Emits an Event about rejected connections, at most one per `LIMITED_EVENT_INTERVAL`."""

@@ -1,20 +1,23 @@
 """Assigns an address at home to each pod behind a headless Service, for
 `sync.relay.forward_controller`.
 
-- The bridge's EndpointSlices record the assignments, which are restored before the first new one.
-  The slices stay while the bridge or the remote is away, with endpoints that are not ready.
+- The bridge's EndpointSlices record the assignments (`headless_forward_plan.recorded_address`).
+  Those of running pods are restored before the first new assignment, the oldest slice first. The
+  slices stay while the bridge or the remote is away, with endpoints that are not ready.
 - An address is reused only when the bridge no longer listens on it for the previous pod and no
-  slice has it. Then the Services that lack an address are queued again.
+  slice of that pod records it. Then the Services that lack an address are queued again. Addresses
+  that a slice records for another pod are assigned last.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from sync.cache.informer import Informer
-from sync.cache.store import Key
+from sync.cache.store import Indexer, Key, key_of
 from translators.object_accessors import Object, name_of
 from translators.relay import forward_plan, headless_forward_plan, ipam
 from translators.relay.forward_plan import Backend
@@ -32,16 +35,18 @@ class AddressListeners(Protocol):
 
 class HeadlessServices:
     """The addresses of all pods behind headless Services. ``slices`` is the informer of all slices
-    of the bridge, indexed by "pod" (`recorded_pods`); ``requeue`` queues a Service."""
+    of the bridge, with `indexers`; ``requeue`` queues a Service."""
 
     def __init__(
         self,
         cidr: str,
         listeners: AddressListeners,
         slices: Informer,
+        identity: Identity,
         requeue: Callable[[Key], None],
     ) -> None:
         self._listeners = listeners
+        self._identity = identity
         self._slices = slices
         self._requeue = requeue
         self._addresses = AddressPool(ipaddress.ip_network(cidr))
@@ -52,10 +57,12 @@ class HeadlessServices:
         self._served: dict[Key, frozenset[PodName]] = {}
         self._lacking: set[Key] = set()
 
-    def restore(self) -> None:
-        """Restores the assignments that the slices record. Call it once, before `assign`."""
-        for slice_ in self._slices.store:
-            if (recorded := headless_forward_plan.recorded_address(slice_)) is not None:
+    def restore(self, runs: Callable[[PodName], bool]) -> None:
+        """Restores the assignments that the slices record for pods that run in the remote. Call it
+        once, before `assign`."""
+        for slice_ in sorted(self._slices.store, key=headless_forward_plan.age_order):
+            recorded = headless_forward_plan.recorded_address(slice_, self._identity)
+            if recorded is not None and runs(recorded[0]):
                 self._addresses.restore(*recorded)
 
     def assign(
@@ -64,7 +71,8 @@ class HeadlessServices:
         """The pods behind the Service by address, and messages about those without one."""
         assigned: dict[str, HeadlessEndpoint] = {}
         for endpoint in plan.endpoints:
-            address = self._addresses.allocate(endpoint.pod)
+            others = partial(self._is_recorded_for_another, endpoint.pod)
+            address = self._addresses.allocate(endpoint.pod, others)
             if address is not None:
                 assigned[address] = endpoint
         lacking = len(plan.endpoints) - len(assigned)
@@ -104,24 +112,29 @@ class HeadlessServices:
         self,
         service: Object,
         assigned: Mapping[str, HeadlessEndpoint],
-        identity: Identity,
         *,
         reachable: bool,
     ) -> dict[str, Object]:
         """The Service's desired slices by name."""
         slices = (
             headless_forward_plan.endpoint_slice(
-                service, endpoint, address, identity, reachable=reachable
+                service, endpoint, address, self._identity, reachable=reachable
             )
             for address, endpoint in assigned.items()
         )
         return {name_of(it): it for it in slices}
 
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
-        """Releases the address in a deleted slice if no listener or other slice uses it."""
-        if new is None:
-            for pod in recorded_pods(old or {}):
-                self._release(pod)
+        """Releases an address that a slice no longer records, if no listener or other slice uses
+        it."""
+        pods = [set(_recorded("pod", self._identity, it or {})) for it in (old, new)]
+        for pod in pods[0] - pods[1]:
+            self._release(pod)
+
+    def _is_recorded_for_another(self, pod: PodName, address: str) -> bool:
+        store = self._slices.store
+        slices = {key_of(it) for it in store.by_index("address", address)}
+        return bool(slices - {key_of(it) for it in store.by_index("pod", pod)})
 
     def _release(self, pod: PodName) -> None:
         is_served = any(pod in pods for pods in self._served.values())
@@ -133,7 +146,11 @@ class HeadlessServices:
                 self._requeue(key)
 
 
-def recorded_pods(slice_: Object) -> Iterable[PodName]:
-    """The indexer of slices by the pod whose address they record."""
-    recorded = headless_forward_plan.recorded_address(slice_)
-    return () if recorded is None else (recorded[0],)
+def indexers(identity: Identity) -> dict[str, Indexer]:
+    """Of slices, by the pod and by the address that they record."""
+    return {index: partial(_recorded, index, identity) for index in ("pod", "address")}
+
+
+def _recorded(part: str, identity: Identity, slice_: Object) -> Iterable[Any]:
+    recorded = headless_forward_plan.recorded_address(slice_, identity)
+    return () if recorded is None else (recorded[part == "address"],)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from translators.derived_names import hashed_name
-from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE
+from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE, service_name
 from translators.mirror.locality import hints_of_other_cluster, prefers_same_node
 from translators.mirror.service import is_headless
 from translators.object_accessors import (
@@ -201,17 +201,24 @@ def build_slice(
 def recorded_forward_ports(
     slices: Iterable[Object], service: str, identity: Identity
 ) -> dict[EndpointPort, int]:
-    """The port numbers that existing slices of the bridge record."""
+    """The port numbers that existing slices of the bridge record; not those of slices that are
+    being deleted, which finalizers can extend for ever."""
     names = {
         forward_slice_name(service, number, identity): number for number in range(MAX_ENDPOINTS)
     }
     return {
         EndpointPort(str(port.get("name") or ""), names[name_of(slice_)]): int(port["port"])
         for slice_ in slices
-        if name_of(slice_) in names
+        if name_of(slice_) in names and not is_deleting(slice_)
         for port in slice_.get("ports") or ()
         if port.get("port")
     }
+
+
+def recorded_port_numbers(identity: Identity, slice_: Object) -> set[int]:
+    """The port numbers of a slice as `recorded_forward_ports` has them: the indexer of slices."""
+    service = service_name(slice_)
+    return set(recorded_forward_ports([slice_], service, identity).values())
 
 
 def forward_slice_name(service: str, which: int | str, identity: Identity) -> str:

@@ -5,7 +5,9 @@ address range (`translators.relay.ipam`), the bridge listens at each pod's addre
 ports. An EndpointSlice per pod announces the address, with the hostname and the conditions that
 home's own controller would set (podToEndpoint in k8s.io/endpointslice, utils.go). While the bridge
 or the remote is unreachable, endpoints are not ready; the slices remain, because they record the
-addresses.
+addresses. A user who may write EndpointSlices can forge such a record. Therefore only those of pods
+that run in the remote count; and the name of a slice follows from Service, pod and address, so that
+a record is as old as its slice, and the oldest one counts.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from translators.mirror.endpoint_slice import service_name
 from translators.object_accessors import (
     Object,
     is_deleting,
@@ -24,7 +27,7 @@ from translators.object_accessors import (
     uid_of,
 )
 from translators.relay import forward_plan
-from translators.relay.forward_plan import Backend
+from translators.relay.forward_plan import Backend, forward_slice_name
 from translators.relay.ipam import PodName
 from translators.virtual_node_identity import Identity
 
@@ -120,7 +123,7 @@ def endpoint_slice(
     }
     if endpoint.hostname:
         entry["hostname"] = endpoint.hostname
-    meta = forward_plan.slice_metadata(service, endpoint.pod.name, identity)
+    meta = forward_plan.slice_metadata(service, _record(endpoint.pod.name, address), identity)
     meta["labels"][_LABEL_HEADLESS] = ""
     ports = {name: backend.port for name, backend in endpoint.backends.items()}
     return forward_plan.build_slice(service, meta, entry, ports)
@@ -140,15 +143,27 @@ def not_ready_patch(slice_: Object) -> Object | None:
     }
 
 
-def recorded_address(slice_: Object) -> tuple[PodName, str] | None:
-    """The pod and address that a slice records; None for other slices, or after a user changed
-    it."""
+def recorded_address(slice_: Object, identity: Identity) -> tuple[PodName, str] | None:
+    """The pod and address that a slice records; None for other slices, after a user changed it, and
+    while it is being deleted, which finalizers can extend for ever."""
+    if is_deleting(slice_):
+        return None
     for endpoint in slice_.get("endpoints") or ():
-        target = endpoint.get("targetRef") or {}
-        addresses = endpoint.get("addresses") or ()
-        if target.get("kind") == "Pod" and target.get("name") and addresses:
-            return PodName(namespace_of(slice_), str(target["name"])), str(addresses[0])
+        pod = str((endpoint.get("targetRef") or {}).get("name"))
+        for address in endpoint.get("addresses") or ():
+            which = _record(pod, address)
+            if name_of(slice_) == forward_slice_name(service_name(slice_), which, identity):
+                return PodName(namespace_of(slice_), pod), str(address)
     return None
+
+
+def age_order(slice_: Object) -> str:
+    """Sorts slices by their creation, which only the API server sets."""
+    return str(metadata(slice_).get("creationTimestamp") or "")
+
+
+def _record(pod: str, address: str) -> str:
+    return f"{pod}/{address}"
 
 
 def _endpoint(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+from collections.abc import Callable
 from typing import NamedTuple
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -42,15 +43,26 @@ class AddressPool:
     def __len__(self) -> int:
         return len(self._of)
 
-    def allocate(self, pod: PodName) -> str | None:
-        """The pod's address, newly assigned if it has none; None if the pool is exhausted."""
+    def allocate(
+        self, pod: PodName, is_avoided: Callable[[str], bool] = lambda _: False
+    ) -> str | None:
+        """The pod's address, newly assigned if it has none: one that is not avoided, if there is
+        one. None if the pool is exhausted."""
+        size = pool_size(self.cidr)
         known = self._of.get(pod)
-        if known is not None or len(self._of) >= pool_size(self.cidr):
+        if known is not None or len(self._of) >= size:
             return known
         digest = hashlib.sha256(f"{pod.namespace}/{pod.name}".encode()).digest()
-        number = int.from_bytes(digest[:16], "big") % pool_size(self.cidr)
-        while (address := self._at(number)) in self._taken:
-            number = (number + 1) % pool_size(self.cidr)
+        first = int.from_bytes(digest[:16], "big")
+        avoided: list[str] = []
+        for step in range(size):
+            address = self._at((first + step) % size)
+            if address not in self._taken and not is_avoided(address):
+                break
+            if address not in self._taken:
+                avoided.append(address)
+        else:
+            address = avoided[0]
         self._take(pod, address)
         return address
 

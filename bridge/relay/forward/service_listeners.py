@@ -4,6 +4,8 @@
 Guarantees:
 
 - Clients reach only the pods that a `ForwardPlan` names, and only through `serve`.
+- The bridge listens on ports of `--relay-ports`, or else of the system's range of ephemeral ports,
+  whatever previous ports a caller names: users can forge these.
 - An endpoint port that is no longer in the plan stays open for `LINGER` seconds.
 - There are no more listeners than `RelaySettings.listeners`; a namespace leaves as many of these
   free as it has (`bridge.net.open_file_budget`).
@@ -18,9 +20,10 @@ import errno
 import socket
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
-from bridge.base.join_settings import RelaySettings
+from bridge.base.join_settings import PortRange, RelaySettings
 from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.relay.forward.balancer import Balancer
@@ -36,6 +39,8 @@ from translators.relay.forward_plan import EndpointPort, ForwardPlan
 #: Seconds for which an endpoint port stays open after it is no longer published: kube-proxies learn
 #: of that at their own pace, mostly within a second.
 LINGER = 10.0
+#: Linux's setting of the ephemeral ports: the first and the last.
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class _ListeningService:
@@ -112,9 +117,7 @@ class ServiceListeners:
         """Listens on the previous port if possible, else on a free one. Raises
         PortUnavailableError."""
         candidates = [*self._allowed_ports] if self._allowed_ports is not None else [0]
-        if previous is not None and (
-            self._allowed_ports is None or previous in self._allowed_ports
-        ):
+        if previous is not None and previous in (self._allowed_ports or _ephemeral_ports()):
             candidates.insert(0, previous)
         for port in candidates:
             try:
@@ -156,3 +159,12 @@ class ServiceListeners:
                     timer.cancel()
                 for port in [*service.servers]:
                     self._close(service, port)
+
+
+def _ephemeral_ports() -> PortRange:
+    """The ports among which the system chooses one for port 0."""
+    try:
+        first, last = _EPHEMERAL_PORTS.read_text().split()
+    except OSError:
+        return PortRange(49152, 65535)  # RFC 6335, 6
+    return PortRange(int(first), int(last))

@@ -202,6 +202,33 @@ async def test_ports_are_restored_after_a_crash(
     assert [it for it in harness.writes() if "endpointslices" in it] == []
 
 
+@pytest.mark.parametrize("finalized", [False, True])
+async def test_port_that_another_service_claims_as_well_is_not_restored(
+    harness: EngineHarness, listeners: FakeListeners, *, finalized: bool
+) -> None:
+    """Home's clients may still connect to it for the other one. A slice that a user keeps by a
+    finalizer does not count."""
+    await with_pods(harness, "a")
+    (own,) = slices(harness)
+    harness.home.fail(Fault("DELETE", "*endpointslices*", times=None, code=503))
+    await harness.stop()
+    harness.home.heal()
+    meta = {
+        "name": forward_plan.forward_slice_name("evil", 0, IDENTITY),
+        "namespace": "a",
+        "labels": {**own["metadata"]["labels"], "kubernetes.io/service-name": "evil"},
+        "finalizers": ["example.com/never"],
+    }
+    forged = harness.home.put({**own, "metadata": meta})
+    if finalized:
+        harness.home.delete(ENDPOINT_SLICES, forged["metadata"]["name"], "a")
+    harness.listeners = again = FakeListeners()
+    again.next = 5000
+    await harness.start()
+    (found,) = [it for it in slices(harness) if it["metadata"]["namespace"] == "default"]
+    assert found["ports"][0]["port"] == (4000 if finalized else 5000)
+
+
 async def test_stopping_bridge_withdraws_its_slices(
     harness: EngineHarness, listeners: FakeListeners
 ) -> None:

@@ -13,9 +13,10 @@ from sync.kube.api_resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Obj
 from sync.relay import endpoint_slices
 from sync.relay import forward_controller as forward_module
 from sync.relay.forward_controller import OnLimited, PortUnavailableError
-from tests.fakeapi import Fault
-from tests.sync.engine_harness import ADDRESS, REMOTE_NAMESPACE, EngineHarness
+from tests.fakeapi import Fault, store
+from tests.sync.engine_harness import ADDRESS, IDENTITY, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.relay.test_forward_controller import service, slices
+from translators.relay import forward_plan
 from translators.relay.forward_plan import Backend, EndpointPort, ForwardPlan
 from translators.relay.headless_forward_plan import ListenAddress
 
@@ -80,13 +81,13 @@ async def with_pods(harness: EngineHarness, *names: str) -> None:
     harness.clear_logs()
 
 
-async def more_pods(harness: EngineHarness, *names: str) -> None:
+async def more_pods(harness: EngineHarness, *names: str, waiting: bool = False) -> None:
     for name in names:
         harness.pod(name, labels={"app": "web"}, hostname=name, subdomain="web")
-    await harness.settle()
+    await harness.settle(waiting=waiting)
     for name in names:
         harness.report_running(name)
-    await harness.settle()
+    await harness.settle(waiting=waiting)
 
 
 def published(harness: EngineHarness) -> dict[str, str]:
@@ -174,20 +175,99 @@ async def test_addresses_are_restored_after_a_crash(
 ) -> None:
     await with_pods(harness, "web-0", "web-1")
     # Differs from the default choice: the existing slices decide.
-    first, second = sorted(slices(harness), key=lambda it: str(it["endpoints"][0]["hostname"]))
     swapped = {"web-0": "10.77.0.6", "web-1": published(harness)["web-0"]}
+    before = slices(harness)
     harness.home.fail(Fault("DELETE", "*endpointslices*", times=None, code=503))
     await harness.stop()
     harness.home.heal()
-    for slice_ in (first, second):
-        end = slice_["endpoints"][0]
-        change = {"endpoints": [{**end, "addresses": [swapped[end["hostname"]]]}]}
-        harness.home.update(ENDPOINT_SLICES, slice_["metadata"]["name"], change, "default")
+    for slice_ in before:
+        harness.home.remove(ENDPOINT_SLICES, slice_["metadata"]["name"], "default")
+        pod = slice_["endpoints"][0]["hostname"]
+        harness.home.put(record(slice_, pod, swapped[pod]))
     harness.clear_logs()
     harness.listeners = again = FakeListeners()
     await harness.start()
     assert published(harness) == again.pods() == swapped
     assert [it for it in harness.writes() if "endpointslices" in it] == []
+
+
+def record(slice_: Object, pod: str, address: str, namespace: str = "default") -> Object:
+    """A slice as a bridge would write it for another pod or address."""
+    (end,) = slice_["endpoints"]
+    target = {**end["targetRef"], "namespace": namespace, "name": pod}
+    meta = {
+        "name": forward_plan.forward_slice_name("web", f"{pod}/{address}", IDENTITY),
+        "namespace": namespace,
+        "labels": slice_["metadata"]["labels"],
+        "ownerReferences": slice_["metadata"]["ownerReferences"],
+    }
+    endpoints = [{**end, "addresses": [address], "targetRef": target}]
+    return {**slice_, "metadata": meta, "endpoints": endpoints}
+
+
+@pytest.mark.parametrize("forged", ["later", "changed", "deleting", "without a pod"])
+async def test_slice_of_a_user_does_not_take_the_address_of_another_pod(
+    harness: EngineHarness,
+    listeners: FakeListeners,
+    monkeypatch: pytest.MonkeyPatch,
+    forged: str,
+) -> None:
+    await with_pods(harness, "web-0")
+    harness.pod("evil")
+    await harness.settle()
+    before = published(harness)
+    (own,) = slices(harness)
+    await harness.stop()
+    evil = record(own, "evil", before["web-0"])
+    if forged == "changed":  # for an address that was free
+        evil["metadata"] |= {"name": record(own, "evil", "10.77.0.1")["metadata"]["name"]}
+    if forged == "deleting":
+        evil["metadata"] |= {"finalizers": ["example.com/never"]}
+    if forged == "without a pod":
+        evil = record(own, "evil", before["web-0"], "a")
+    year = 2099 if forged == "later" else 2001
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "timestamp", lambda: f"{year}-01-01T00:00:00Z")
+        meta = harness.home.put(evil)["metadata"]
+    if forged == "deleting":
+        harness.home.delete(ENDPOINT_SLICES, meta["name"], meta["namespace"])
+    harness.listeners = again = FakeListeners()
+    await harness.start()
+    assert again.pods() == before
+
+
+async def test_forged_records_of_all_addresses_leave_some_for_new_pods(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
+    """Of a namespace in which the bridge may not delete them."""
+    await with_pods(harness, "web-0")
+    before = published(harness)
+    (own,) = slices(harness)
+    await harness.stop()
+    harness.home.fail(Fault("DELETE", "*/namespaces/a/*", times=None, code=403))
+    for number in range(1, ROOM + 1):
+        harness.home.put(record(own, f"evil-{number}", f"10.77.0.{number}", "a"))
+    harness.listeners = again = FakeListeners()
+    await harness.start(settle=False)
+    await more_pods(harness, "web-1", waiting=True)
+    assert again.pods().keys() == {"web-0", "web-1"}
+    assert again.pods()["web-0"] == before["web-0"]
+
+
+async def test_address_is_reused_though_a_user_keeps_its_slice(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
+    await with_pods(harness, *(f"web-{number}" for number in range(ROOM)))
+    before = published(harness)
+    (kept,) = [it for it in slices(harness) if it["endpoints"][0]["hostname"] == "web-0"]
+    change = {"metadata": {"finalizers": ["example.com/never"]}}
+    harness.home.update(ENDPOINT_SLICES, kept["metadata"]["name"], change, "default")
+    harness.home.delete(PODS, "web-0", "default")
+    await harness.settle()
+    harness.remote.remove(PODS, "web-0", REMOTE_NAMESPACE)
+    await harness.settle()
+    await more_pods(harness, "web-9")
+    assert listeners.pods()["web-9"] == before["web-0"]
 
 
 async def test_stopping_bridge_marks_pods_as_not_ready(

@@ -87,7 +87,7 @@ def test_slice_equals_that_of_homes_controller() -> None:
         }
     ]
     assert made["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
-    assert relaynames.recorded_address(made) == (PodName("shop", "web-0"), ADDRESS)
+    assert relaynames.recorded_address(made, IDENTITY) == (PodName("shop", "web-0"), ADDRESS)
 
 
 def test_hostname_is_set_only_for_its_own_service() -> None:
@@ -178,8 +178,22 @@ def test_slice_names_differ_by_pod_and_service() -> None:
     assert len({name(headless(), "a"), name(headless(), "b"), name(other, "a")}) == 3
 
 
-@pytest.mark.parametrize(
-    "endpoints", [None, [], [{"addresses": ["10.0.0.1"]}], [{"targetRef": {"kind": "Node"}}]]
-)
-def test_modified_slice_records_no_address(endpoints: object) -> None:
-    assert relaynames.recorded_address({"metadata": {}, "endpoints": endpoints}) is None
+def test_modified_slice_records_no_address() -> None:
+    of = headless()
+    (endpoint,) = planned(of, pair("web-0")).endpoints
+    made = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)
+    (entry,) = made["endpoints"]
+    target = {**entry["targetRef"], "name": "web-1"}
+    for endpoints in (
+        None,
+        [],
+        [{"addresses": [ADDRESS]}],
+        [{"targetRef": {"kind": "Node"}}],
+        [{**entry, "addresses": ["10.77.0.9"]}],
+        [{**entry, "targetRef": target}],
+    ):
+        assert relaynames.recorded_address({**made, "endpoints": endpoints}, IDENTITY) is None
+    metas: list[Object] = [{"labels": {}}, {"name": "web"}, {"deletionTimestamp": "2026-01-01"}]
+    for meta in metas:
+        changed = {**made, "metadata": {**made["metadata"], **meta}}
+        assert relaynames.recorded_address(changed, IDENTITY) is None

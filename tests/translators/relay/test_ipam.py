@@ -72,6 +72,15 @@ def test_re_created_pod_gets_its_address_again(cidr: str) -> None:
     assert other.allocate(PodName("bank", "web-0")) != first
 
 
+def test_avoided_addresses_are_assigned_last() -> None:
+    natural = AddressPool(SMALL).allocate(PodName("shop", "web-0"))
+    pool = AddressPool(SMALL)
+    assert pool.allocate(PodName("shop", "web-0"), lambda it: it == natural) != natural
+    for number in range(1, 6):
+        assert pool.allocate(PodName("shop", f"web-{number}"), lambda _: True)
+    assert pool.allocate(PodName("shop", "web-6"), lambda _: True) is None
+
+
 def test_address_of_another_range_is_not_restored() -> None:
     book = AddressPool(SMALL)
     pod = PodName("shop", "web-0")

@@ -415,6 +415,13 @@ async def test_previous_ports_are_requested_first() -> None:
             assert found[EndpointPort("http", 1)] not in (used, 0)
 
 
+async def test_previous_port_outside_the_systems_range_is_not_used() -> None:
+    """A user can forge the slice that names it."""
+    async with relaying(a=fake_pods.respond_with_name) as relay:
+        forged = {EndpointPort("http", 0): 8099}
+        assert (await relay.listeners.serve(WEB, plan("a"), forged)) != forged
+
+
 async def test_port_range_is_respected_and_its_exhaustion_reported() -> None:
     with socket.create_server((HERE, 0)) as probe:
         first = probe.getsockname()[1]
