@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import socket
+import struct
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from e2e.clusters.cluster import Cluster
+from e2e.clusters.run_command import run
 from e2e.conftest import Bridged
 from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
@@ -206,6 +211,97 @@ def test_unreachable_remote_leaves_the_service_to_homes_pods(bridged: Bridged) -
         bridged.remote.thaw_network()
     wait_for(lambda: slices(bridged), "it is back")
     wait_for(lambda: ask(bridged, host).startswith("web-far"), "the remote's pod answers")
+
+
+class RelayedConnection:
+    """A connection to the bridge's port for the Service, from this machine."""
+
+    def __init__(self, bridged: Bridged, port: str) -> None:
+        (ours,) = slices(bridged)
+        (number,) = [it["port"] for it in ours["ports"] if it["name"] == port]
+        self._sock = socket.create_connection((ours["endpoints"][0]["addresses"][0], number), 5)
+        self._sock.settimeout(60)
+
+    def send(self, data: bytes) -> None:
+        self._sock.sendall(data)
+
+    def read(self, count: int) -> bytes:
+        """So many bytes, or fewer before EOF. Raises ConnectionResetError."""
+        data = b""
+        while len(data) < count and (part := self._sock.recv(min(count - len(data), 1 << 16))):
+            data += part
+        return data
+
+    def reset(self) -> None:
+        """Gives up, as a client that waits no longer."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._sock.close()
+
+
+def ports_to_the_remote(bridged: Bridged) -> set[str]:
+    """The bridge's local ports with a connection to the remote."""
+    assert bridged.bridge.process is not None
+    owner = f"pid={bridged.bridge.process.pid},"
+    listed = run(["ss", "-tnpH", "state", "established", "dst", bridged.remote.node_ip]).stdout
+    lines = (line.split() for line in listed.splitlines() if owner in line)
+    return {line[2].rpartition(":")[2] for line in lines}
+
+
+@contextmanager
+def packets_lost(bridged: Bridged, ports: set[str]) -> Iterator[None]:
+    """Drops the packets of these connections to the remote, and of no others, as a router that has
+    forgotten them."""
+    assert ports, "the bridge has opened no connection"
+    rules = [
+        (chain, of_remote, bridged.remote.node_ip, "-p", "tcp", of_bridge, port, "-j", "DROP")
+        for port in ports
+        for chain, of_remote, of_bridge in (("OUTPUT", "-d", "--sport"), ("INPUT", "-s", "--dport"))
+    ]
+    try:
+        for rule in rules:
+            run(["iptables", "-w", "-I", *rule])
+        yield
+    finally:
+        for rule in rules:
+            run(["iptables", "-w", "-D", *rule], check=False)
+
+
+@pytest.mark.skipif(not shutil.which("iptables"), reason="drops packets by iptables")
+@pytest.mark.join("--network=relay")
+def test_dead_connection_to_the_remote_resets_its_client_and_serves_no_other(
+    bridged: Bridged,
+) -> None:
+    """No client takes a part for the whole, and none waits for what is dead."""
+    endless = "while sleep 0.1; do head -c 1000 /dev/zero; done"
+    bridged.apply(files(bridged.node, endless))
+    all_ready(bridged, 1)
+    wait_for(lambda: slices(bridged), "an endpoint")
+
+    before = ports_to_the_remote(bridged)
+    first = RelayedConnection(bridged, "http")
+    first.send(b"GET /sum HTTP/1.0\r\n")
+    time.sleep(1)  # the session is open, and everything acknowledged
+    with packets_lost(bridged, ports_to_the_remote(bridged) - before):
+        first.send(b"X-More: x\r\n")
+        time.sleep(1)
+        first.reset()
+        time.sleep(0.5)
+        following = RelayedConnection(bridged, "http")
+        began = time.monotonic()
+        following.send(b"GET /sum HTTP/1.0\r\n\r\n")
+        assert following.read(12).endswith(b" 200")
+        assert time.monotonic() - began < 3
+        following.reset()
+
+    download = RelayedConnection(bridged, "late")
+    assert len(download.read(5000)) == 5000
+    with packets_lost(bridged, ports_to_the_remote(bridged) - before):
+        began = time.monotonic()
+        download.send(b"x")
+        with pytest.raises(ConnectionResetError):
+            download.read(10**9)
+        print(f"reset after {time.monotonic() - began:.1f} s")
+    download.reset()
 
 
 _FILE = """
