@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,33 @@ def both_answer(bridged: Bridged) -> None:
     )
 
 
+@contextmanager
+def forged_slice(bridged: Bridged, address: str) -> Iterator[None]:
+    """A slice of a user with the bridge's labels, for a pod of their own, that cannot be deleted.
+    Its namespace sorts before that of the pods."""
+    namespace = f"a-{bridged.namespace}"
+    made = slices(bridged)[0]
+    (end,) = made["endpoints"]
+    target = {"kind": "Pod", "name": "evil", "namespace": namespace}
+    made["metadata"] = {
+        "name": "web-evil",
+        "namespace": namespace,
+        "labels": made["metadata"]["labels"],
+        "finalizers": ["example.com/never"],
+    }
+    made["endpoints"] = [{**end, "addresses": [address], "targetRef": target}]
+    kubectl = bridged.home.kubectl
+    kubectl("create", "namespace", namespace)
+    try:
+        kubectl("create", "-f", "-", input=json.dumps(made))
+        yield
+    finally:
+        patch = '{"metadata": {"finalizers": null}}'
+        name = ("endpointslice", "web-evil", "-n", namespace)
+        kubectl("patch", *name, "--type=merge", "-p", patch, check=False)
+        kubectl("delete", "namespace", namespace, "--wait=false")
+
+
 def test_each_pod_of_a_statefulset_is_reachable_by_name(bridged: Bridged, cidr: str) -> None:
     """Across a restart and a crash of the bridge, a re-created pod, and leaving."""
     bridged.apply(
@@ -127,7 +155,9 @@ def test_each_pod_of_a_statefulset_is_reachable_by_name(bridged: Bridged, cidr: 
 
     bridged.bridge.kill()
     assert here(cidr), "what a crash leaves is taken up"
-    bridged.bridge.start()
+    with forged_slice(bridged, found["web-0"]):
+        bridged.bridge.start()
+        wait_for(lambda: addresses(bridged) == found, "a user of another namespace takes none")
     before = uids(bridged.home_pods())["web-0"]
     bridged.kubectl("delete", "pod", "web-0", "--wait=false")
     wait_for(lambda: uids(bridged.home_pods()).get("web-0", before) != before, "another web-0")
