@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-#: Frames that are handled at once, before other connections have their turn.
+#: Frames that are handled before other connections have their turn.
 PORTION = 64
 #: Unsent bytes of a connection above which no reply to a control frame is sent: its peer reads
 #: nothing, so it would not miss the reply.
@@ -21,8 +21,9 @@ UNSENT_LIMIT = 64 * 1024
 
 class Portions:
     """The received bytes of one connection. ``handle`` returns an iterator over such bytes: each
-    step handles a frame and yields whether it had data; incomplete frames are kept. ``on_flood`` is
-    called for a portion of nothing but frames without data, ``on_lost`` after all frames."""
+    step handles a frame and yields whether it had data, or the end of a stream; incomplete frames
+    are kept. ``on_flood`` is called for a portion of nothing but other frames, ``on_lost`` after
+    all frames."""
 
     __slots__ = (
         "_end",

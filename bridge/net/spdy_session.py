@@ -238,7 +238,7 @@ class SpdySession(asyncio.Protocol):
         try:
             for frame in takewhile(lambda _: not self.has_ended, self._parser.feed(data)):
                 self._receive(frame)
-                yield frame.type == 0 and bool(frame.payload)
+                yield frame.type == 0 and (bool(frame.payload) or frame.is_last)
         except ProtocolError:
             self._violated()
 
@@ -438,7 +438,7 @@ class ForwardedStream(LayeredTransport):
 
     def reset(self) -> None:
         """Resets the connection after the data written so far. Runtimes end the pod's connection in
-        order nevertheless."""
+        order anyway."""
         self._closing = True
         self._reset()
         asyncio.get_running_loop().call_soon(self._lost)

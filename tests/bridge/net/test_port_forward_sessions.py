@@ -332,6 +332,33 @@ async def test_paused_connection_pauses_its_session() -> None:
         assert client.errors == []
 
 
+async def test_many_connections_that_end_in_one_moment_end_in_order() -> None:
+    """As those of a pod that exits do."""
+    forwards: list[SpdyForward] = []
+
+    async def ends_all(forward: SpdyForward) -> None:
+        forwards.append(forward)
+        await forward.send(await forward.receive())
+        if len(forwards) == PORTION:
+            await asyncio.sleep(0.1)
+            streams = [number for each in forwards for number in (each.stream, each.stream - 2)]
+            frames = (data_frame(number, b"", is_last=True) for number in streams)
+            await forward.request.send(b"".join(frames))
+        await forward.gone()
+
+    async with session(ends_all) as rig:
+        clients: list[Client] = []
+        for _ in range(PORTION):
+            client = await rig.exchange()
+            assert isinstance(client.transport, ForwardedStream)
+            client.transport.release()
+            clients.append(client)
+        await clients[-1].ended()
+        assert all(client.has_ended_in_order for client in clients)
+        assert [client.errors for client in clients] == [[]] * PORTION
+        assert rig.sessions == 1
+
+
 async def pours_after_more(forward: AnyForward) -> None:
     """Echoes, and pours data after ``more``."""
     while data := await forward.receive():
