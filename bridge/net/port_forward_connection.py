@@ -145,7 +145,9 @@ class PortForwardTransport(LayeredTransport):
         self._portions.lose(exc)
 
     def _lost(self, exc: Exception | None) -> None:
-        if not self._closing:
+        if self._closing:  # what TCP reports after the WebSocket's own end is of no interest
+            exc = None
+        else:
             self._report_error(self._error_text() or _HUNG_UP)
         self._closing = True
         self._upper.connection_lost(exc)

@@ -53,6 +53,7 @@ class Above(asyncio.Protocol):
         self.pieces = 0
         self.ended = False
         self.lost = False
+        self.cause: Exception | None = None
 
     def data_received(self, data: bytes) -> None:
         self.data += data
@@ -63,6 +64,7 @@ class Above(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self.cause = exc
 
 
 class Pair:
@@ -133,8 +135,9 @@ def test_normal_close_is_answered_and_the_end_in_order(code: bytes) -> None:
     assert pair.above.data == b"all of it"
     assert pair.above.ended
     assert pair.below.ended == "closed"
-    pair.channels.connection_lost(None)
+    pair.channels.connection_lost(ConnectionResetError())  # the server did not wait for the answer
     assert pair.above.lost
+    assert pair.above.cause is None
     assert pair.wrong == []
 
 
