@@ -218,7 +218,7 @@ class RelayedConnection:
 
     def __init__(self, bridged: Bridged, port: str) -> None:
         (ours,) = slices(bridged)
-        (number,) = [it["port"] for it in ours["ports"] if it["name"] == port]
+        (number,) = [each["port"] for each in ours["ports"] if each["name"] == port]
         self._sock = socket.create_connection((ours["endpoints"][0]["addresses"][0], number), 5)
         self._sock.settimeout(60)
 
