@@ -151,7 +151,7 @@ class Tunnel:
             self.close()
 
     def abort(self) -> None:
-        """Resets the ends that are still there, at once."""
+        """Resets the ends that are still there immediately."""
         self._stop_timers()
         for end in (self.client, self.remote):
             end.abort()
@@ -328,7 +328,7 @@ class TunnelEnd(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Closes in order after the buffered bytes are sent. Meanwhile bytes read are dropped, so
+        """Closes in order after the buffered bytes are sent. Until then bytes read are dropped, so
         that a peer that only sends still receives them."""
         if self._closing:
             return
@@ -343,7 +343,7 @@ class TunnelEnd(asyncio.Protocol):
             self._transport.close()
 
     def reset(self) -> None:
-        """Resets the connection after the buffered bytes are delivered. Meanwhile as `close`."""
+        """Resets the connection after the buffered bytes are delivered. Until then as `close`."""
         if self._closing:
             return
         self._closing = self._resetting = True
@@ -367,7 +367,7 @@ class TunnelEnd(asyncio.Protocol):
         return True
 
     def abort(self) -> None:
-        """Resets the connection at once."""
+        """Resets the connection immediately."""
         self._closing = True
         self._resetting = False
         if self._transport is not None and not self._lost:

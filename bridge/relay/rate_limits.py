@@ -1,6 +1,6 @@
 """Rate limits: `TokenBucket`, and `FairLimiter`, in which Services or namespaces take turns.
 
-`FairLimiter` limits how many connections are opened at once and per second. Groups take turns
+`FairLimiter` limits how many connections are opened at a time and per second. Groups take turns
 (`sync.base.fair_queue`), so that one with thousands of connections, or whose pods do not answer,
 does not delay others.
 """
@@ -52,7 +52,7 @@ class TokenBucket:
 
 
 class FairLimiter:
-    """At most ``max_slots`` at once and ``rate`` per second (None: any); groups take turns."""
+    """At most ``max_slots`` at a time and ``rate`` per second (None: any); groups take turns."""
 
     def __init__(self, max_slots: int, rate: float | None = None) -> None:
         self._max_slots = max_slots

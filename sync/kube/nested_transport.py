@@ -18,8 +18,8 @@ _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 def reset_connection(transport: asyncio.Transport) -> None:
-    """Ends a connection at once so that the peer sees that it is broken: with RST, or by what
-    `LayeredTransport.reset` sends. `asyncio.Transport.abort` of a socket would send FIN."""
+    """Ends a connection immediately, so that the peer sees that it is broken: with RST, or with
+    what `LayeredTransport.reset` sends. `asyncio.Transport.abort` of a socket would send FIN."""
     if isinstance(transport, LayeredTransport):
         transport.reset()
         return

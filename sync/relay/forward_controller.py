@@ -288,7 +288,10 @@ class ForwardRelayController:
         return {
             endpoint_port: number
             for endpoint_port, number in ports.items()
-            if all(key in _service_keys(it) for it in self.slices.store.by_index("port", number))
+            if all(
+                key in _service_keys(slice_)
+                for slice_ in self.slices.store.by_index("port", number)
+            )
         }
 
     def _selected_pods(self, service: Object) -> Iterator[tuple[Object, Object | None]]:

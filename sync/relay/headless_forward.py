@@ -127,14 +127,16 @@ class HeadlessServices:
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
         """Releases an address that a slice no longer records, if no listener or other slice uses
         it."""
-        pods = [set(_recorded("pod", self._identity, it or {})) for it in (old, new)]
-        for pod in pods[0] - pods[1]:
+        before, after = (
+            set(_recorded("pod", self._identity, slice_ or {})) for slice_ in (old, new)
+        )
+        for pod in before - after:
             self._release(pod)
 
     def _is_recorded_for_another(self, pod: PodName, address: str) -> bool:
         store = self._slices.store
-        slices = {key_of(it) for it in store.by_index("address", address)}
-        return bool(slices - {key_of(it) for it in store.by_index("pod", pod)})
+        slices = {key_of(slice_) for slice_ in store.by_index("address", address)}
+        return bool(slices - {key_of(slice_) for slice_ in store.by_index("pod", pod)})
 
     def _release(self, pod: PodName) -> None:
         is_served = any(pod in pods for pods in self._served.values())

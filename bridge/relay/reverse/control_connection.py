@@ -60,7 +60,7 @@ MAX_SILENT = 2
 #: The longest token of an agent.
 MAX_TOKEN = 100
 #: Messages of an agent in a second, where each `_BYTES_PER_MESSAGE` of one count as another; and
-#: changes of its ports, each of which leads to a reconcile. A second's worth may arrive at once.
+#: changes of its ports, each of which leads to a reconcile. A second's worth may arrive together.
 MESSAGE_RATE, CHANGE_RATE = 500.0, 5.0
 _BYTES_PER_MESSAGE = 128
 #: Bytes that may wait for an agent to read them: twice the longest message.

@@ -206,7 +206,7 @@ async def test_ports_are_restored_after_a_crash(
 async def test_port_that_another_service_claims_as_well_is_not_restored(
     harness: EngineHarness, listeners: FakeListeners, *, finalized: bool
 ) -> None:
-    """Home's clients may still connect to it for the other one. A slice that a user keeps by a
+    """Clients may still connect to it for the other one. A slice that a user keeps by a
     finalizer does not count."""
     await with_pods(harness, "a")
     (own,) = slices(harness)
@@ -225,7 +225,7 @@ async def test_port_that_another_service_claims_as_well_is_not_restored(
     harness.listeners = again = FakeListeners()
     again.next = 5000
     await harness.start()
-    (found,) = [it for it in slices(harness) if it["metadata"]["namespace"] == "default"]
+    (found,) = [each for each in slices(harness) if each["metadata"]["namespace"] == "default"]
     assert found["ports"][0]["port"] == (4000 if finalized else 5000)
 
 

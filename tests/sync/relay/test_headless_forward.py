@@ -259,7 +259,7 @@ async def test_address_is_reused_though_a_user_keeps_its_slice(
 ) -> None:
     await with_pods(harness, *(f"web-{number}" for number in range(ROOM)))
     before = published(harness)
-    (kept,) = [it for it in slices(harness) if it["endpoints"][0]["hostname"] == "web-0"]
+    (kept,) = [each for each in slices(harness) if each["endpoints"][0]["hostname"] == "web-0"]
     change = {"metadata": {"finalizers": ["example.com/never"]}}
     harness.home.update(ENDPOINT_SLICES, kept["metadata"]["name"], change, "default")
     harness.home.delete(PODS, "web-0", "default")

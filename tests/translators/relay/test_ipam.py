@@ -75,7 +75,7 @@ def test_re_created_pod_gets_its_address_again(cidr: str) -> None:
 def test_avoided_addresses_are_assigned_last() -> None:
     natural = AddressPool(SMALL).allocate(PodName("shop", "web-0"))
     pool = AddressPool(SMALL)
-    assert pool.allocate(PodName("shop", "web-0"), lambda it: it == natural) != natural
+    assert pool.allocate(PodName("shop", "web-0"), lambda address: address == natural) != natural
     for number in range(1, 6):
         assert pool.allocate(PodName("shop", f"web-{number}"), lambda _: True)
     assert pool.allocate(PodName("shop", "web-6"), lambda _: True) is None

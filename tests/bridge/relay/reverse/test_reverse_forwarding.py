@@ -618,7 +618,7 @@ async def test_agent_that_hangs_up_is_reached_less_and_less_often() -> None:
 
 @asynccontextmanager
 async def unreachable() -> AsyncIterator[HomeTarget]:
-    """A pod at home whose network drops packets: its queue of new connections is full."""
+    """A pod whose network drops packets: its queue of new connections is full."""
     with socket.socket() as server:
         server.bind((HERE, 0))
         server.listen(0)
