@@ -59,9 +59,10 @@ VERSION_RETRY_SECONDS = 60.0
 MAX_SILENT = 2
 #: The longest token of an agent.
 MAX_TOKEN = 100
-#: Messages of an agent in a second, where each `_BYTES_PER_MESSAGE` of one count as another; and
-#: changes of its ports, each of which leads to a reconcile. A second's worth may arrive together.
-MESSAGE_RATE, CHANGE_RATE = 500.0, 5.0
+#: Messages of an agent in a second, where each `_BYTES_PER_MESSAGE` of one count as another, so
+#: that more than 500 announced connections fit; and changes of its ports, each of which leads to a
+#: reconcile. A second's worth may arrive together.
+MESSAGE_RATE, CHANGE_RATE = 1000.0, 5.0
 _BYTES_PER_MESSAGE = 128
 #: Bytes that may wait for an agent to read them: twice the longest message.
 _UNSENT_LIMIT = 2 * control_messages.MAX_LINE
