@@ -97,7 +97,7 @@ async def _tunnel(
         upgraded.close()
         raise ConnectionResetError("the client has disconnected")
     server = cast("HttpConnection", transport.get_protocol())
-    tunnel = Tunnel(stream.count_bytes)
+    tunnel = Tunnel(stream.unsent, stream.count_bytes)
     stream.end = tunnel.close
     try:
         transport.set_protocol(tunnel.client)

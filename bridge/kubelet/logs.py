@@ -1,7 +1,8 @@
 """Handles container logs: streams the remote's ``pods/log``.
 
 Guarantees: the response starts when the remote has answered, and each chunk is sent as it arrives;
-a slow client slows the remote down and does not fill the bridge's memory. When the client
+a slow client slows the remote down and does not fill the bridge's memory
+(`bridge.net.unsent_budget`). When the client
 disconnects, the stream from the remote is closed. When the remote's stream breaks off, or the
 bridge stops, the client's connection is reset, so that no client takes a part for the whole log.
 """
@@ -9,8 +10,10 @@ bridge stops, the client's connection is reset, so that no client takes a part f
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from bridge.kubelet.error_responses import PLAIN_TEXT_HEADERS, http_error_from
 from bridge.kubelet.pod_lookup import PodAccess
@@ -35,14 +38,21 @@ async def serve_log(access: PodAccess, routed: RoutedRequest) -> web.StreamRespo
         headers = audit_headers(access, "logs", routed, pod)
         try:
             async with access.remote.stream(path, query=query, headers=headers) as answer:
-                await response.prepare(routed.request)
+                writer = cast("AbstractStreamWriter", await response.prepare(routed.request))
+                if (client := routed.request.transport) is not None:
+                    client.set_write_buffer_limits(0)  # so `drain` waits until all is sent
                 while True:
                     with access.remote.map_read_errors(path):
-                        chunk = await answer.content.readany()
+                        chunk = await answer.content.read(stream.unsent.window())
                     if not chunk:
                         break
                     stream.count_bytes("out", len(chunk))
                     await response.write(chunk)
+                    stream.unsent.hold(len(chunk))
+                    try:
+                        await writer.drain()
+                    finally:
+                        stream.unsent.hold(-len(chunk))
                 is_complete = True
         except KubeError as error:
             if not response.prepared:

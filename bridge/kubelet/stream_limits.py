@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.open_file_budget import MAX_STREAMS, ExceededLimit, NamespaceLimit
 from bridge.net.splice import Direction
+from bridge.net.unsent_budget import UnsentBudget, UnsentShare
 
 #: Seconds after which a rejected caller may retry.
 _RETRY_AFTER = "5"
@@ -25,6 +26,8 @@ class Stream:
     """Starts the stream's end and returns at once."""
     count_bytes: Callable[[Direction, int], None]
     """Counts bytes: *in* from the caller, *out* to the caller."""
+    unsent: UnsentShare
+    """Bounds the bytes that it holds."""
 
 
 class ActiveStreams:
@@ -41,6 +44,8 @@ class ActiveStreams:
         """Open streams by namespace of home."""
         self.rejected: Counter[ExceededLimit] = Counter({"limit": 0, "namespace-limit": 0})
         """Rejected streams so far, by the limit they exceeded."""
+        self.unsent = UnsentBudget()
+        """Bytes that peers of streams do not take."""
         self._open: set[Stream] = set()
 
     @contextmanager
@@ -64,7 +69,7 @@ class ActiveStreams:
                 headers={"Retry-After": _RETRY_AFTER},
             )
         self.namespace_limit.acquire(namespace)
-        stream = Stream(task.cancel, count_bytes)
+        stream = Stream(task.cancel, count_bytes, self.unsent.share(namespace))
         self._open.add(stream)
         self.counts[kind] += 1
         try:

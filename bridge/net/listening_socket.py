@@ -7,10 +7,14 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
+from sync.kube.nested_transport import Buffer
+from sync.kube.socket_reader import SocketReader
 from sync.kube.sockets import enable_keepalive
 
 #: Connections that the kernel queues until they are accepted.
 BACKLOG = 1024
+#: Bytes of a client before its destination is ready.
+FIRST_READ = 16 * 1024
 #: linux/in6.h: binds an IPv6 address that belongs to the node through a route alone.
 _IPV6_FREEBIND = 78
 
@@ -52,7 +56,8 @@ def unbound_socket(host: str, kind: socket.SocketKind) -> socket.socket:
 
 
 class AcceptedConnection(asyncio.Protocol):
-    """A connection whose destination is not ready yet. It buffers one read of the client.
+    """A connection whose destination is not ready yet. It buffers one read of the client: at most
+    `FIRST_READ` bytes.
 
     ``on_accept`` is called when the connection is made. uvloop starts to read after
     `connection_made`, whatever that method does; so reading is paused by the first bytes.
@@ -69,9 +74,10 @@ class AcceptedConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.client = cast("asyncio.Transport", transport)
+        self.client.set_protocol(SocketReader(self, read_size=lambda: FIRST_READ))
         self._on_accept(self)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: Buffer) -> None:
         self._buffer += data
         self.client.pause_reading()
 

@@ -25,8 +25,7 @@ from translators.relay import ipam
 log = logging.getLogger(__name__)
 
 #: Streams of the kubelet API at once. An idle one takes less than 100 KiB (two connections with
-#: TLS; see `make bench`). For a slow reader `tunnel.WRITE_BUFFER` and one read of the connection
-#: (256 KiB) are held in each direction: 640 MiB when all streams are slow both ways.
+#: TLS; see `make bench`). `bridge.net.unsent_budget` bounds what slow ones hold.
 MAX_STREAMS = 1000
 #: The most ports that the relay listens on: a port of a Service takes one per ready pod, up to 16.
 MAX_LISTENERS = 4096

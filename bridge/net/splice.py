@@ -19,7 +19,8 @@ Guarantees:
 
 - Order and content are kept, to the last byte before an end.
 - Back-pressure: when one end does not take its bytes, reading from the other is paused. At most
-  `WRITE_BUFFER`, one read, and the kernel's buffers are held per direction.
+  two windows of the namespace's share (`bridge.net.unsent_budget`) are held per direction, and what
+  the kernel and TLS buffer.
 - Half-close: when one end sends EOF, the other receives it after the last byte, and its own
   direction stays open, but is reset after ``half_open_timeout`` seconds without a byte. If the
   client sends EOF after bytes of the remote, it has been answered and may just have closed: then
@@ -41,13 +42,13 @@ import logging
 from collections.abc import Callable
 from typing import Literal, cast
 
-from sync.kube.nested_transport import LayeredTransport, reset_connection
+from bridge.net.unsent_budget import UnsentShare
+from sync.kube.nested_transport import Buffer, LayeredTransport, reset_connection
+from sync.kube.socket_reader import SocketReader
 from sync.kube.sockets import PeerState, has_unacknowledged_bytes, peer_state
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
 IDLE_TIMEOUT = 4 * 3600.0
-#: Bytes buffered for the slower end; asyncio's default for one connection.
-WRITE_BUFFER = 64 * 1024
 #: Seconds without a byte in one direction after EOF in the other. API servers close at once.
 HALF_OPEN_TIMEOUT = 10.0
 #: Seconds for an end to take its last bytes: half a megabyte over a slow line of 40 kbit/s.
@@ -63,8 +64,9 @@ Direction = Literal["in", "out"]
 
 
 class Tunnel:
-    """Splices the connections that get `client` and `remote` as protocols. ``count_bytes`` counts
-    bytes, *in* from the client and *out* to it; ``on_close`` is called once both have ended."""
+    """Splices the connections that get `client` and `remote` as protocols. ``unsent`` bounds what
+    they hold; ``count_bytes`` counts bytes, *in* from the client and *out* to it; ``on_close`` is
+    called once both have ended."""
 
     __slots__ = (
         "_abort_timer",
@@ -83,10 +85,12 @@ class Tunnel:
         "client",
         "lost",
         "remote",
+        "unsent",
     )
 
     def __init__(
         self,
+        unsent: UnsentShare,
         count_bytes: Callable[[Direction, int], None] = lambda _, __: None,
         *,
         idle_timeout: float | None = IDLE_TIMEOUT,
@@ -95,6 +99,7 @@ class Tunnel:
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self.unsent = unsent
         self._idle_timeout = idle_timeout
         self._half_open_timeout = half_open_timeout
         self._answered_timeout = answered_timeout
@@ -245,6 +250,7 @@ class TunnelEnd(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_full",
+        "_held",
         "_lost",
         "_resetting",
         "_transport",
@@ -259,7 +265,8 @@ class TunnelEnd(asyncio.Protocol):
         self._tunnel = tunnel
         self.received_eof = False
         self._transport: asyncio.Transport | None = None
-        self._full = False
+        self._full = False  # has bytes that its peer does not take
+        self._held = 0  # how many of them the share counts
         self._closing = False
         self._resetting = False
         self._lost = False
@@ -268,13 +275,18 @@ class TunnelEnd(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER)
+        self._transport.set_write_buffer_limits(0)  # `pause_writing` for the first unsent byte
+        read_size = self._tunnel.unsent.window
+        if isinstance(transport, LayeredTransport):
+            transport.set_read_size(read_size)
+        else:
+            self._transport.set_protocol(SocketReader(self, read_size=read_size))
         if self._closing:  # the other end was lost before
             self.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: Buffer) -> None:
         self._tunnel.received(self, len(data))
-        self.peer.write(data)
+        self.peer.write(bytes(data))
 
     def eof_received(self) -> bool:
         if not self._closing:
@@ -284,14 +296,16 @@ class TunnelEnd(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._hold(0)
         self._tunnel.ended(self, in_order=self._closing or (self.received_eof and exc is None))
 
     def pause_writing(self) -> None:
         self._full = True
-        self.peer.set_reading(False)
+        self._hold_unsent()
 
     def resume_writing(self) -> None:
         self._full = False
+        self._hold(0)
         if not self._closing:
             self.peer.set_reading(True)
         elif not self._resetting:
@@ -313,6 +327,20 @@ class TunnelEnd(asyncio.Protocol):
         """Sends bytes; drops them if this end is closing."""
         if self._transport is not None and not (self._closing or self._lost):
             self._transport.write(data)
+            if self._full:
+                self._hold_unsent()
+
+    def _hold_unsent(self) -> None:
+        """Counts what is unsent, and pauses the other end if that is a window or more."""
+        if self._transport is not None and not self._lost:
+            size = self._transport.get_write_buffer_size()
+            self._hold(size)
+            if size >= self._tunnel.unsent.window():
+                self.peer.set_reading(False)
+
+    def _hold(self, size: int) -> None:
+        self._tunnel.unsent.hold(size - self._held)
+        self._held = size
 
     def write_eof(self) -> None:
         """Sends EOF after the bytes so far."""

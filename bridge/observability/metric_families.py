@@ -312,6 +312,11 @@ def _kubelet_api(server: KubeletServer) -> Iterator[Metric]:
         "Open streams of the namespace that has the most.",
         streams.namespace_limit.largest,
     )
+    yield gauge(
+        "bridge_streams_unsent_bytes",
+        "Bytes of streams that wait for peers which do not take them.",
+        streams.unsent.held,
+    )
     yield counter(
         "bridge_streams_refused{reason}",
         "Streams rejected with 429: limit (of all namespaces), namespace-limit (of one).",
@@ -363,6 +368,11 @@ def _forward_relay(relay: RelayMetrics) -> Iterator[Metric]:
         "(too many), rate and service-rate (too many a second).",
         {result: relay.results[result] for result in FORWARD_RESULTS},
     )
+    yield gauge(
+        "bridge_relay_unsent_bytes",
+        "Bytes of these connections that wait for peers which do not take them.",
+        relay.unsent.held,
+    )
     yield counter(
         "bridge_relay_dials{result}",
         "Connections to pods that were opened, or failed to open.",
@@ -396,6 +406,11 @@ def _reverse_relay(relay: ReverseRelayMetrics) -> Iterator[Metric]:
         "Closed connections: done, failed (on either side), or reset at once: no-pod (none is "
         "ready), no-way (to a pod, or to the relay agent), limit, namespace-limit, service-limit.",
         {result: relay.results[result] for result in REVERSE_RESULTS},
+    )
+    yield gauge(
+        "bridge_relay_back_unsent_bytes",
+        "Bytes of these connections that wait for peers which do not take them.",
+        relay.unsent.held,
     )
     yield histogram(
         "bridge_relay_back_opening_duration_seconds",

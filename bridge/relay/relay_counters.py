@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from bridge.net.splice import Direction
+from bridge.net.unsent_budget import UnsentBudget
 from sync.base.histograms import Histogram
 
 #: How a reverse connection ends: ``done`` (in order), ``failed`` (broken off); or why it was
@@ -37,6 +38,8 @@ class _Connections:
     """Connections that are forwarded or being set up."""
     results: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
+    unsent: UnsentBudget = field(default_factory=UnsentBudget)
+    """Bytes that peers do not take."""
 
     def count_bytes(self, direction: Direction, count: int) -> None:
         """Counts bytes of a tunnel."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 Buffer = bytes | bytearray | memoryview
@@ -93,6 +93,12 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
 
     def get_write_buffer_size(self) -> int:
         return self._lower.get_write_buffer_size()
+
+    def set_read_size(self, read_size: Callable[[], int]) -> None:
+        """Sets how many bytes one read of the socket may have (`sync.kube.socket_reader`); without
+        effect where another protocol reads it."""
+        if isinstance(self._below, LayeredTransport):
+            self._below.set_read_size(read_size)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._lower.get_extra_info(name, default)

@@ -7,8 +7,8 @@ end before the other. On every event loop this class guarantees:
 - Everything that the peer sent reaches `data_received`, in order, before `eof_received` or
   `connection_lost`, also if reading was paused meanwhile.
 - `pause_reading` pauses the connection below, so that less than one read of it is buffered here.
-- `READ_SIZE` bytes are read from a socket in one turn of the event loop. A peer that makes OpenSSL
-  reply by itself, again and again, is disconnected (`MAX_REPLIES`).
+- At most `READ_SIZE` bytes (`set_read_size`) are read from a socket in one turn of the event loop.
+  A peer that makes OpenSSL reply by itself, again and again, is disconnected (`MAX_REPLIES`).
 - `write_eof` ends one direction (close_notify) and keeps the other open. If `eof_received` returns
   True, the direction to the peer stays open after the peer has ended its own.
 - `connection_made` of the protocol above is called after the handshake. A handshake that fails or
@@ -23,12 +23,10 @@ import contextlib
 import ssl
 from collections.abc import Callable
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.socket_reader import READ_SIZE, SocketReader
 
-#: Bytes of a read and of a call above: four TLS records, one write to the operating system.
-READ_SIZE = 64 * 1024
 #: Bytes after which OpenSSL's replies are counted.
 _PIECE = 32 * 1024
 #: Bytes of OpenSSL's own replies to received data, some 30 each: rejections of renegotiation (TLS
@@ -53,6 +51,7 @@ class TlsLayer(LayeredTransport):
         "_make_above",
         "_outgoing",
         "_paused",
+        "_reader",
         "_received_end",
         "_replies",
         "_timer",
@@ -93,6 +92,7 @@ class TlsLayer(LayeredTransport):
         # Retrieves the exception, so that asyncio does not log it.
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._error: Exception | None = None
+        self._reader: SocketReader | None = None  # None above another layer
         self._paused = False  # by the protocol above
         self._is_lost = False
         self._replies = 0
@@ -106,7 +106,8 @@ class TlsLayer(LayeredTransport):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._below = cast("asyncio.Transport", transport)
         if not isinstance(transport, LayeredTransport):
-            self._below.set_protocol(_SocketReader(self, self._loop))
+            self._reader = SocketReader(self, on_full=self._end_turn)
+            self._below.set_protocol(self._reader)
         self._handshake()
 
     def data_received(self, data: Buffer) -> None:
@@ -117,7 +118,7 @@ class TlsLayer(LayeredTransport):
             if self._above is not None or self._handshake():
                 self._read()
 
-    def end_turn(self) -> None:
+    def _end_turn(self) -> None:
         """Lets other connections have a turn before more is read."""
         if not (self._paused or self._closing):
             self._lower.pause_reading()
@@ -256,6 +257,12 @@ class TlsLayer(LayeredTransport):
         if not self._paused and not self._closing:
             self._lower.resume_reading()
 
+    def set_read_size(self, read_size: Callable[[], int]) -> None:
+        if self._reader is not None:
+            self._reader.read_size = read_size
+        else:
+            super().set_read_size(read_size)
+
     def is_reading(self) -> bool:
         return not self._paused and not self._closing
 
@@ -333,39 +340,3 @@ class TlsLayer(LayeredTransport):
         if name == "sslcontext":
             return self._tls.context
         return self._lower.get_extra_info(name, default)
-
-
-class _SocketReader(asyncio.BufferedProtocol):
-    """Reads a socket for a layer, into a buffer that all connections of the loop share. (uvloop
-    would read 256 KiB at a time, up to 32 times in a turn.)"""
-
-    __slots__ = ("_buffer", "_layer")
-
-    def __init__(self, layer: TlsLayer, loop: asyncio.AbstractEventLoop) -> None:
-        self._layer = layer
-        self._buffer = _buffers.get(loop) or _buffers.setdefault(
-            loop, memoryview(bytearray(READ_SIZE))
-        )
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._layer.data_received(self._buffer[:nbytes])
-        if nbytes == READ_SIZE:
-            self._layer.end_turn()
-
-    def eof_received(self) -> bool:
-        return self._layer.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._layer.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._layer.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._layer.resume_writing()
-
-
-_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()

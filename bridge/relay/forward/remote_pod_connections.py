@@ -242,6 +242,7 @@ class RemotePodConnections:
             return False
         connection = _ForwardedConnection(usage, backend)
         connection.tunnel = tunnel = Tunnel(
+            self._metrics.unsent.share(usage.key.namespace),
             self._metrics.count_bytes,
             idle_timeout=None,
             half_open_timeout=HALF_OPEN_TIMEOUT,

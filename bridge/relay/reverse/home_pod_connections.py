@@ -234,7 +234,12 @@ class HomePodConnections:
             return "no-way"
         sock, upgraded = dialed
         idle = self._settings.idle
-        tunnel = Tunnel(self._metrics.count_bytes, idle_timeout=idle, half_open_timeout=idle)
+        tunnel = Tunnel(
+            self._metrics.unsent.share(control.home),
+            self._metrics.count_bytes,
+            idle_timeout=idle,
+            half_open_timeout=idle,
+        )
         preface = control_messages.encode(take=token, idle=idle)
         framed = FramedTransport(tunnel.client, preface=preface)
         try:

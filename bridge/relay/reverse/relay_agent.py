@@ -33,6 +33,7 @@ from bridge.net.listening_socket import (
     listening_socket,
 )
 from bridge.net.splice import Tunnel
+from bridge.net.unsent_budget import UnsentBudget
 from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.agent_datagrams import AgentDatagrams
 from bridge.relay.reverse.framing import FramedTransport
@@ -64,6 +65,7 @@ class RelayAgent:
         self._hold_timeout = hold_timeout
         self._held: dict[str, _HeldConnection] = {}
         self._open = 0
+        self._unsent = UnsentBudget().share("")
         self._control: _BridgeConnection | None = None
         self._ports: frozenset[int] = frozenset()
         self._datagrams = AgentDatagrams(host, self._report_dropped)
@@ -244,7 +246,7 @@ class RelayAgent:
             transport.abort()
             return
         timeout = float(idle) + _IDLE_MARGIN
-        tunnel = Tunnel(idle_timeout=timeout, half_open_timeout=timeout)
+        tunnel = Tunnel(self._unsent, idle_timeout=timeout, half_open_timeout=timeout)
         framed = FramedTransport(tunnel.remote)
         transport.set_protocol(framed)
         framed.connection_made(transport)

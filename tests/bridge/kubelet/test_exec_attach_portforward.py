@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.net.splice import WRITE_BUFFER
-from sync.kube.tls_over_transport import READ_SIZE
+from bridge.net.unsent_budget import MAX_WINDOW
 from tests.bridge.kubelet.conftest import KubeletHarness, running_server
 from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, respond, wait_until
 from tests.bridge.kubelet.pki import Pki
@@ -210,7 +209,7 @@ async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> Non
     _, reader, writer = await harness.upgrade(EXEC)
     await settled(lambda: sent)
     assert sent < 40_000_000, "the bridge buffers all data of the remote"
-    assert harness.held <= WRITE_BUFFER + 4 * READ_SIZE + 256 * 1024
+    assert harness.held <= 2 * MAX_WINDOW + 256 * 1024
     received = 0
     while data := await reader.read(1 << 20):
         received += len(data)

@@ -6,13 +6,14 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import pytest
 
 from bridge.net import splice
 from bridge.net.splice import CLOSE_GRACE, HALF_OPEN_TIMEOUT, IDLE_TIMEOUT, Tunnel, TunnelEnd
+from bridge.net.unsent_budget import MIN_WINDOW, UnsentBudget, UnsentShare
 from sync.kube.nested_transport import reset_connection
 from sync.kube.sockets import PeerState
 
@@ -63,6 +64,11 @@ class Far:
         self._sock.close()
 
 
+def unsent() -> UnsentShare:
+    """A share of a budget without other connections."""
+    return UnsentBudget(2**20).share("shop")
+
+
 def _same(protocol: TunnelEnd) -> TunnelEnd:
     return protocol
 
@@ -89,7 +95,7 @@ async def joined(tunnel: Tunnel) -> AsyncIterator[tuple[Far, Far]]:
 
 async def test_idle_tunnel_is_reset() -> None:
     """Neither source has ended, so neither reader may take what it has for everything."""
-    tunnel = Tunnel(idle_timeout=IDLE_TIMEOUT)
+    tunnel = Tunnel(unsent(), idle_timeout=IDLE_TIMEOUT)
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         for _ in range(4):
@@ -105,7 +111,7 @@ async def test_idle_tunnel_is_reset() -> None:
 
 async def test_half_open_tunnel_stays_open_while_bytes_arrive() -> None:
     moved: Counter[str] = Counter()
-    tunnel = Tunnel(lambda direction, count: moved.update({direction: count}))
+    tunnel = Tunnel(unsent(), lambda direction, count: moved.update({direction: count}))
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await caller.write(b"last")
@@ -123,7 +129,7 @@ async def test_half_open_tunnel_stays_open_while_bytes_arrive() -> None:
 
 
 async def test_tunnel_ends_in_order_after_eof_from_both_ends() -> None:
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await remote.write(b"a")
@@ -138,7 +144,7 @@ async def test_tunnel_ends_in_order_after_eof_from_both_ends() -> None:
 
 @pytest.mark.parametrize("is_read", [True, False])
 async def test_lost_connection_resets_the_other_after_its_bytes(*, is_read: bool) -> None:
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await remote.write(bytes(1_000_000))
@@ -153,7 +159,7 @@ async def test_lost_connection_resets_the_other_after_its_bytes(*, is_read: bool
 
 
 async def test_caller_that_is_reset_resets_the_remote() -> None:
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await caller.write(b"half of it")
@@ -166,7 +172,7 @@ async def test_caller_that_is_reset_resets_the_remote() -> None:
 
 async def test_reset_after_eof_resets_the_other_after_its_bytes() -> None:
     """The caller has ended its direction and then given up: the answer did not arrive."""
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await caller.write(b"all of it")
@@ -183,7 +189,7 @@ async def test_reset_after_eof_resets_the_other_after_its_bytes() -> None:
 async def test_peer_that_acknowledges_nothing_resets_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await remote.write(b"part")
@@ -201,7 +207,7 @@ async def test_peer_that_acknowledges_nothing_resets_the_other(
 
 async def test_end_that_does_not_take_its_last_bytes_is_reset_after_the_grace() -> None:
     """It must not take the bytes that it reads later for all of them."""
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         sending = asyncio.create_task(remote.write(bytes(MANY)))
@@ -219,7 +225,7 @@ async def test_end_that_does_not_take_its_last_bytes_is_reset_after_the_grace() 
 
 
 async def test_closing_tunnel_delivers_what_arrived_and_resets_both_ends() -> None:
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await remote.write(b"part")
@@ -232,7 +238,7 @@ async def test_closing_tunnel_delivers_what_arrived_and_resets_both_ends() -> No
 
 
 async def test_end_that_is_attached_after_the_other_was_lost_is_reset() -> None:
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
         fars = [socket.create_connection(server.getsockname()) for _ in range(2)]
@@ -247,7 +253,7 @@ async def test_end_that_is_attached_after_the_other_was_lost_is_reset() -> None:
 
 
 async def test_cancelling_run_resets_both_ends() -> None:
-    tunnel = Tunnel()
+    tunnel = Tunnel(unsent())
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         await asyncio.sleep(0)
@@ -256,3 +262,20 @@ async def test_cancelling_run_resets_both_ends() -> None:
             await running
         assert await caller.read_to_end() == (0, "RST")
         assert await remote.read_to_end() == (0, "RST")
+
+
+async def test_slow_tunnels_share_a_budget_and_leave_half_to_other_namespaces() -> None:
+    budget = UnsentBudget(2**20)
+    slow = [Tunnel(budget.share("slow")) for _ in range(40)]
+    async with AsyncExitStack() as stack:
+        ends = [await stack.enter_async_context(joined(tunnel)) for tunnel in slow]
+        for _, remote in ends:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(remote.write(bytes(MANY)), 1.0)
+        assert 0 < budget.held <= 2**19 + 2 * MIN_WINDOW * len(slow)
+        async with joined(Tunnel(budget.share("other"))) as (caller, remote):
+            sending = asyncio.create_task(remote.write(bytes(MANY)))
+            assert len(await caller.read(MANY)) == MANY
+            await sending
+    await asyncio.sleep(SOON)
+    assert budget.held == 0

@@ -1,0 +1,68 @@
+"""Shares memory among connections whose peers do not take their bytes.
+
+- One direction of a spliced connection holds at most one read, and reads no more until that is sent
+  (`bridge.net.splice`). A read has at most a *window*.
+- A window has `MAX_WINDOW` bytes while the connections that wait hold little, and fewer the more
+  they hold. Each namespace may hold as much as is free (as in `bridge.net.open_file_budget`): one
+  that does not read leaves half of the memory, and full windows, to others.
+- No window is smaller than `MIN_WINDOW`, so slow connections become slower, and none ends. All of
+  them together hold at most the limit, and `MIN_WINDOW` bytes for each direction beyond.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sync.base.memory_limit import memory_limit
+from sync.kube.socket_reader import READ_SIZE
+
+MIN_WINDOW, MAX_WINDOW = 4 * 1024, READ_SIZE
+#: One in so many bytes of the process's memory is for the unsent bytes of one budget.
+_MEMORY_SHARE = 16
+#: One in so many bytes of what a namespace may still hold is a window.
+_WINDOW_SHARE = 16
+
+
+class UnsentBudget:
+    """The unsent bytes of one kind of connections: streams, or those of the relay in one
+    direction."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = memory_limit() // _MEMORY_SHARE if limit is None else limit
+        self.held = 0
+        """Bytes of all namespaces."""
+        self._held_by: Counter[str] = Counter()
+
+    def share(self, namespace: str) -> UnsentShare:
+        """The share of the connections of this namespace."""
+        return UnsentShare(self, namespace)
+
+    def window(self, namespace: str) -> int:
+        """How many bytes one read of a connection of the namespace may have now."""
+        left = self.limit - self.held - self._held_by.get(namespace, 0)
+        return max(MIN_WINDOW, min(MAX_WINDOW, left // _WINDOW_SHARE))
+
+    def hold(self, namespace: str, size: int) -> None:
+        """Adds so many bytes, or subtracts them if the number is negative."""
+        self.held += size
+        self._held_by[namespace] += size
+        if not self._held_by[namespace]:
+            del self._held_by[namespace]
+
+
+class UnsentShare:
+    """The part of one namespace."""
+
+    __slots__ = ("_budget", "_namespace")
+
+    def __init__(self, budget: UnsentBudget, namespace: str) -> None:
+        self._budget = budget
+        self._namespace = namespace
+
+    def window(self) -> int:
+        """As `UnsentBudget.window`."""
+        return self._budget.window(self._namespace)
+
+    def hold(self, size: int) -> None:
+        """As `UnsentBudget.hold`."""
+        self._budget.hold(self._namespace, size)
