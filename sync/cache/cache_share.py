@@ -55,11 +55,12 @@ class CacheShare:
 
 
 class RemoteShare(CacheShare):
-    """The part of one store of the memory for all objects of one remote."""
+    """The part of one store of the memory for all objects of one remote: half of the process's, or
+    `CACHE_LIMIT` if that is less."""
 
     @property
     def limit(self) -> int:
-        return CACHE_LIMIT
+        return min(CACHE_LIMIT, memory_limit() // 2)
 
 
 class NamespaceShares:

@@ -42,8 +42,9 @@ _AMPLE_MEMORY = 2**31
 #: of etcd can need.
 DECODED_LIMIT = 160 * 2**20
 
-#: Bytes of JSON of all objects of one remote that informers keep: 50,000 pods of 10 kB. Decoded,
-#: objects need several times as much, and those of one template less (`sync.cache.interning`).
+#: Bytes of JSON of all objects of one remote that informers keep: 50,000 pods of 10 kB. A
+#: process with less than 1 GiB of memory keeps less (`sync.cache.cache_share`). Decoded, objects
+#: need several times as much, and those of one template less (`sync.cache.interning`).
 CACHE_LIMIT = 2**29
 
 #: Bytes that a value of a list, or a map with its first value, needs in memory at most (CPython:

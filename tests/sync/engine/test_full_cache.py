@@ -10,6 +10,7 @@ import pytest
 from sync.cache import cache_share
 from sync.cache.store import Key
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, SECRETS, SERVICES, Object
+from sync.kube.response_limits import CACHE_LIMIT, ResponseLimits
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from translators.mirror import endpoint_slice
@@ -21,6 +22,18 @@ LARGE = "x" * 60_000
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves room for small objects, and for no `LARGE` one."""
     monkeypatch.setattr(cache_share, "CACHE_LIMIT", 2**16)
+
+
+@pytest.mark.parametrize(("memory", "mib"), [(2**29, 256), (2**34, 512)])
+def test_limit_follows_from_the_memory(
+    monkeypatch: pytest.MonkeyPatch, memory: int, mib: int
+) -> None:
+    monkeypatch.setattr(cache_share, "CACHE_LIMIT", CACHE_LIMIT)
+    monkeypatch.setattr(cache_share, "memory_limit", lambda: memory)
+    share = cache_share.RemoteShare(ResponseLimits("remote"))
+    assert not share.take("all", mib * 2**20)
+    assert share.take("half", mib * 2**19 - 2**10)
+    assert not share.take("more than is free", 2**10)
 
 
 def large_pod(harness: EngineHarness, **spec: Any) -> None:
