@@ -1,6 +1,6 @@
 """Reads sockets in small pieces, into one buffer that all connections of the event loop share.
 
-uvloop alone reads 256 KiB at a time, up to 32 times in a turn, and each connection that is paused
+uvloop itself reads 256 KiB at a time, up to 32 times in a turn, and each connection that is paused
 meanwhile would hold them.
 """
 
