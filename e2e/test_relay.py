@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import socket
 import struct
 import subprocess
@@ -266,7 +265,6 @@ def packets_lost(bridged: Bridged, ports: set[str]) -> Iterator[None]:
             run(["iptables", "-w", "-D", *rule], check=False)
 
 
-@pytest.mark.skipif(not shutil.which("iptables"), reason="drops packets by iptables")
 @pytest.mark.join("--network=relay")
 def test_dead_connection_to_the_remote_resets_its_client_and_serves_no_other(
     bridged: Bridged,
