@@ -142,7 +142,7 @@ def _delete_volume(storage: ProvisionedStorage) -> None:
 def test_snapshot_outlives_the_volume_of_a_driver(
     storage: ProvisionedStorage, snapshots: Snapshots
 ) -> None:
-    """PVC and pod are deleted at home while the remote's controller protects the source."""
+    """The home cluster deletes PVC and pod while the remote's controller protects the source."""
     with _friday(storage, snapshots, "Delete") as (name, _):
         _delete_volume(storage)
         assert not storage.remote_claims()

@@ -143,36 +143,39 @@ async def test_half_closed_client_still_gets_its_response() -> None:
         writer.close()
 
 
+async def in_parts(forward: AnyForward) -> None:
+    """Answers in two parts, the second after a pause."""
+    await forward.receive()
+    await forward.send(b"first")
+    await asyncio.sleep(1.5)
+    await forward.send(b"late")
+    await forward.close()
+
+
+async def ask(port: int) -> bytes:
+    """Sends a request and EOF after the first part; returns the second, or "reset"."""
+    reader, writer = await asyncio.open_connection(HERE, port)
+    writer.write(b"x")
+    assert await reader.readexactly(5) == b"first"
+    writer.write_eof()
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b"reset"
+    finally:
+        writer.close()
+
+
 async def test_response_continues_after_the_clients_eof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections_module, "LINGERING_TIMEOUT", 0.2)
 
-    async def in_parts(forward: AnyForward) -> None:
-        await forward.receive()
-        await forward.send(b"first")
-        await asyncio.sleep(1.5)
-        await forward.send(b"late")
-        await forward.close()
-
     async with relaying(RelaySettings(service_connections=10), a=in_parts) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
-
-        async def ask() -> bytes:
-            reader, writer = await asyncio.open_connection(HERE, port)
-            writer.write(b"x")
-            assert await reader.readexactly(5) == b"first"
-            writer.write_eof()
-            try:
-                return await reader.read()
-            except ConnectionResetError:
-                return b"reset"
-            finally:
-                writer.close()
-
         async with asyncio.timeout(10):
-            assert await ask() == b"late"
-            answers = await asyncio.gather(ask(), ask())
+            assert await ask(port) == b"late"
+            answers = await asyncio.gather(ask(port), ask(port))
         assert sorted(answers) == [b"late", b"reset"], "there is room for one that waits so long"
 
 
@@ -181,29 +184,13 @@ async def test_lingering_connections_of_a_namespace_shorten_no_others(
 ) -> None:
     monkeypatch.setattr(connections_module, "LINGERING_TIMEOUT", 0.2)
 
-    async def in_parts(forward: AnyForward) -> None:
-        await forward.receive()
-        await forward.send(b"first")
-        await asyncio.sleep(1.5)
-        await forward.send(b"late")
-        await forward.close()
-
-    async def ask(port: int) -> bytes:
-        reader, writer = await asyncio.open_connection(HERE, port)
-        writer.write(b"x")
-        assert await reader.readexactly(5) == b"first"
-        writer.write_eof()
-        rest = await reader.read()
-        writer.close()
-        return rest
-
     async with relaying(RelaySettings(service_connections=10), a=in_parts) as relay:
         (many,) = (await relay.serve(plan("a"))).values()
         (one,) = (await relay.serve(plan("a"), Key("other", "web"))).values()
         lingering = [asyncio.create_task(ask(many)) for _ in range(5)]
         await asyncio.sleep(0.1)
         assert await ask(one) == b"late"
-        await asyncio.gather(*lingering, return_exceptions=True)
+        await asyncio.gather(*lingering)
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

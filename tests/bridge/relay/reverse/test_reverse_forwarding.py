@@ -389,6 +389,26 @@ class FakeAgent:
 
 
 @asynccontextmanager
+async def forwarding_to(
+    remote: FakeRemote, metrics: ReverseRelayMetrics
+) -> AsyncIterator[HomePodConnections]:
+    """A bridge of this remote, without routes."""
+    forwarder = HomePodConnections(
+        access_for(remote.url, "remote"),
+        settings=RelaySettings(),
+        metrics=metrics,
+        is_leader=lambda: True,
+    )
+    forwarding = asyncio.create_task(forwarder.run())
+    await asyncio.sleep(0)
+    try:
+        yield forwarder
+    finally:
+        forwarding.cancel()
+        await asyncio.gather(forwarding, return_exceptions=True)
+
+
+@asynccontextmanager
 async def with_fake_agent(
     agent: WebSocketPod, routes: Mapping[int, ReverseRoute]
 ) -> AsyncIterator[tuple[HomePodConnections, ReverseRelayMetrics]]:
@@ -396,21 +416,10 @@ async def with_fake_agent(
     metrics = ReverseRelayMetrics()
     async with FakeRemote() as remote:
         serve_pods(remote, {"relay": agent})
-        forwarder = HomePodConnections(
-            access_for(remote.url, "remote"),
-            settings=RelaySettings(),
-            metrics=metrics,
-            is_leader=lambda: True,
-        )
-        forwarding = asyncio.create_task(forwarder.run())
-        await asyncio.sleep(0)
-        forwarder.update(SHOP, [POD], routes)
-        try:
+        async with forwarding_to(remote, metrics) as forwarder:
+            forwarder.update(SHOP, [POD], routes)
             yield forwarder, metrics
-        finally:
-            forwarding.cancel()
-            await asyncio.gather(forwarding, return_exceptions=True)
-            assert metrics.open == 0
+        assert metrics.open == 0
 
 
 async def test_agent_reaches_only_ports_with_a_route() -> None:
@@ -649,24 +658,15 @@ async def test_namespace_whose_pods_do_not_answer_delays_no_other() -> None:
     metrics = ReverseRelayMetrics()
     async with FakeRemote() as remote, unreachable() as hangs, at_home(notes) as reachable:
         serve_pods(remote, {"relay": FakeAgent(hello, *arrivals), "relay-2": later})
-        forwarder = HomePodConnections(
-            access_for(remote.url, "remote"),
-            settings=RelaySettings(),
-            metrics=metrics,
-            is_leader=lambda: True,
-        )
-        forwarding = asyncio.create_task(forwarder.run())
-        await asyncio.sleep(0)
-        forwarder.update(SHOP, [POD], {20000: ReverseRoute("web", (hangs,))})
-        forwarder.update(other, [other_pod], {20000: ReverseRoute("web", (reachable,))})
-        await asyncio.sleep(20)
-        assert metrics.results["no-way"] > 100
-        began = asyncio.get_running_loop().time()
-        go_on.set()
-        await wait_until(lambda: bool(times))
-        assert times[0] - began < 0.5
-        forwarding.cancel()
-        await asyncio.gather(forwarding, return_exceptions=True)
+        async with forwarding_to(remote, metrics) as forwarder:
+            forwarder.update(SHOP, [POD], {20000: ReverseRoute("web", (hangs,))})
+            forwarder.update(other, [other_pod], {20000: ReverseRoute("web", (reachable,))})
+            await asyncio.sleep(20)
+            assert metrics.results["no-way"] > 100
+            began = asyncio.get_running_loop().time()
+            go_on.set()
+            await wait_until(lambda: bool(times))
+            assert times[0] - began < 0.5
 
 
 async def test_unknown_token_takes_nothing() -> None:
