@@ -21,7 +21,6 @@ from bridge.app.kubelet_api_setup import NodeKubelet, certificate_source
 from bridge.app.probe_server import ProbeHandler, serve_probes
 from bridge.app.replica_handover import ReplicaTerm
 from bridge.app.term_factory import TermFactory
-from bridge.base import memory_savings
 from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import JoinSettings
 from bridge.base.progress_lines import Waiting
@@ -59,10 +58,7 @@ async def join(
     and KubeError.
     """
     recent_errors = RecentErrors()
-    async with (
-        _cancel_when_set(stop),
-        background_task(memory_savings.release_memory(), name="memory"),
-    ):
+    async with _cancel_when_set(stop):
         with recent_errors.collect():
             await _serve_node(settings, notify, consent, recent_errors)
 

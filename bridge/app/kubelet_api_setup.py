@@ -17,6 +17,8 @@ from bridge.base.progress_lines import Caveat
 from bridge.base.version import version
 from bridge.certificates.automatic_certificate import AutoSource, CertificateDemand
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.csr import CsrSource
+from bridge.certificates.csr_approval import Approver
 from bridge.certificates.home_client_ca import follow_client_ca
 from bridge.certificates.serving_certificate import CertificateSource, FileSource, SelfSignedSource
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
@@ -31,7 +33,8 @@ from bridge.net.open_file_budget import max_streams, raise_open_file_limit
 from bridge.node import node_object
 from bridge.node.node_controller import OUTAGE_SECONDS
 from bridge.node.node_lease import LeaseAnnotation
-from bridge.observability.bridge_metrics_endpoint import MetricsEndpoint, MetricSources
+from bridge.observability.bridge_metrics_endpoint import MetricsEndpoint
+from bridge.observability.metric_families import MetricSources
 from bridge.observability.recent_errors import RecentErrors
 from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
 from bridge.rbac import permissions
@@ -246,9 +249,6 @@ def certificate_source(
         return SelfSignedSource(node, addresses)
 
     def signed() -> CertificateSource:
-        from bridge.certificates.csr import CsrSource
-        from bridge.certificates.csr_approval import Approver
-
         approver = Approver(home.account, permissions.may_approve, consent)
         return CsrSource(home.home, node, addresses, store, approver=approver, notify=notify)
 

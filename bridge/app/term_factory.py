@@ -24,12 +24,16 @@ from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
 from bridge.home_identity.identity_selection import HomeClients
+from bridge.net.open_file_budget import fit_to_open_files
 from bridge.node import join_record, node_object
 from bridge.node.namespace_ownership_lease import NamespaceRecord
 from bridge.node.node_controller import NodeController
 from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
+from bridge.relay.forward import stale_endpoint_slices
+from bridge.relay.forward.service_listeners import ServiceListeners
 from bridge.relay.relay_counters import RelayMetrics
+from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.remote_claim.claim_keeper import RemoteClaim
 from bridge.remote_claim.other_nodes import require_own_bridges
 from sync.engine.controller_list import ControllerOptions
@@ -90,9 +94,6 @@ class TermFactory:
         )
         listeners = forwarder = None
         if facts.network == "relay":
-            from bridge.net.open_file_budget import fit_to_open_files
-            from bridge.relay.forward.service_listeners import ServiceListeners
-
             listeners = ServiceListeners(
                 self.remote.config,
                 address=facts.relay_address,
@@ -100,8 +101,6 @@ class TermFactory:
                 metrics=self.relay_metrics,
             )
         if policy.relay_image:
-            from bridge.relay.reverse.home_pod_connections import HomePodConnections
-
             forwarder = HomePodConnections(
                 self.remote.config,
                 settings=settings.relay,
@@ -132,8 +131,6 @@ class TermFactory:
 
         async def remove_stale_slices() -> None:
             if self.facts.network != "relay":
-                from bridge.relay.forward import stale_endpoint_slices
-
                 _, account = self._fenced_home(claim.home_fence)
                 await stale_endpoint_slices.remove_stale_slices(account, self.facts.identity)
 

@@ -1,4 +1,4 @@
-"""Settings, errors, output, version, memory and event loop, for use by every other package.
+"""Settings, errors, output, version, garbage collection and event loop, for all packages.
 
 Nothing here knows a feature of the bridge.
 """

@@ -6,6 +6,8 @@ Every other exception is a defect: a command reports it with its place in the co
 from __future__ import annotations
 
 from sync.base.exception_summary import first_leaf
+from sync.kube.api_errors import KubeError
+from sync.namespaces.remote_namespace_creation import NamespaceMappingError
 
 
 class BridgeError(Exception):
@@ -18,9 +20,6 @@ class PreflightError(BridgeError):
 
 def user_error_types() -> tuple[type[Exception], ...]:
     """The classes of errors whose message is written for users."""
-    from sync.kube.api_errors import KubeError
-    from sync.namespaces.remote_namespace_creation import NamespaceMappingError
-
     return (BridgeError, NamespaceMappingError, KubeError)
 
 

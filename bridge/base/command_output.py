@@ -95,7 +95,7 @@ def print_result(
 def format_data(data: Any, output: Output, *, indent: int | None = None) -> str:
     """``data`` as JSON or YAML."""
     if output is Output.YAML:
-        import yaml
+        import yaml  # noqa: PLC0415  # `bridge --help` loads this module
 
         return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     return escape_json(json.dumps(data, indent=indent, ensure_ascii=False))

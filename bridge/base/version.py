@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: A constant, so that a bridge need not load `importlib.metadata` (`bridge.base.memory_savings`).
+#: A constant, so that no command has to load `importlib.metadata`.
 VERSION = "0.1.0"
 
 

@@ -11,14 +11,10 @@ from collections.abc import Callable, Sequence
 
 from bridge.certificates.certificate_kinds import SERVING
 from bridge.certificates.csr_approval import Approver
-from bridge.certificates.serving_certificate import (
-    Clock,
-    UseCertificate,
-    create_self_signed,
-    utc_now,
-)
+from bridge.certificates.serving_certificate import Clock, UseCertificate, utc_now
 from bridge.certificates.signed_certificate import CertificateStore, SignedCertificate
 from bridge.certificates.tls_key_pair import TlsKeyPair
+from bridge.certificates.x509_builder import self_signed
 from sync.kube.client import KubeClient
 
 
@@ -58,7 +54,7 @@ class CsrSource:
         """
         stored = await self._signed.stored()
         if stored is None:
-            return await create_self_signed(self._node, self._addresses, self._now())
+            return self_signed(self._node, self._addresses, now=self._now())
         self.origin = f"signed by home, valid until {self._signed.valid_until}"
         return stored
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from bridge.base.consent import Consent
-from bridge.certificates import x509_child
 from bridge.certificates.certificate_kinds import CertificateKind
 from bridge.certificates.signing_outcome import conditions_of
+from bridge.certificates.signing_request import key_fingerprint, requests_the_same
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from sync.kube.client import KubeClient
 from translators.object_accessors import name_of
@@ -50,7 +50,7 @@ class Approver:
             return ""
         if not await self._may_approve(self._home, kind.signer):
             return "this credential may not approve it"
-        fingerprint = await x509_child.key_fingerprint(request)
+        fingerprint = key_fingerprint(request)
         question = (
             f"Home has to approve the bridge's own request for {kind.title} ({summary}, signer "
             f"{kind.signer}, SHA-256 of its public key {fingerprint}). Approve it now?"
@@ -64,7 +64,7 @@ class Approver:
 async def _approve(home: KubeClient, request: Object) -> None:
     name = name_of(request)
     current = await home.get(CERTIFICATE_SIGNING_REQUESTS, name)
-    if not await x509_child.requests_the_same(request, current):
+    if not requests_the_same(request, current):
         raise NotOwnRequestError(
             f"certificate signing request {name} is not the one that this bridge created; it was "
             "not approved"

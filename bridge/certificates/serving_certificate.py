@@ -16,20 +16,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from bridge.base import memory_savings
 from bridge.certificates.tls_key_pair import (
     CLOCK_SKEW,
     LIFETIME,
     CertificateError,
     TlsKeyPair,
-    parse_pem,
     read_files,
 )
+from bridge.certificates.x509_builder import self_signed
 
 #: Maximum sleep in seconds: the event loop's timers ignore clock changes and suspends.
 MAX_SLEEP = 3600.0
@@ -41,7 +40,6 @@ RETRY = timedelta(minutes=1)
 
 UseCertificate = Callable[[TlsKeyPair], None]
 Clock = Callable[[], datetime]
-CreateCertificate = Callable[[str, Sequence[str], datetime], Awaitable[TlsKeyPair]]
 
 log = logging.getLogger(__name__)
 
@@ -77,36 +75,13 @@ async def sleep_until(moment: datetime, now: Clock) -> None:
         await asyncio.sleep(min(left, MAX_SLEEP))
 
 
-async def create_self_signed(node_name: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
-    """Creates a self-signed certificate in a child process, to save memory
-    (`bridge.base.memory_savings`).
-
-    The key arrives through a pipe. Where the child process fails, the certificate is created here.
-    """
-    module = "bridge.certificates.x509_builder"
-    output = await memory_savings.run_module(module, now.isoformat(), node_name, *addresses)
-    if output is not None and (pair := parse_pem(output)) is not None:
-        return pair
-    from bridge.certificates import x509_builder
-
-    return x509_builder.self_signed(node_name, addresses, now=now)
-
-
 class SelfSignedSource:
-    """Creates self-signed certificates; tests replace ``create``."""
+    """Creates self-signed certificates."""
 
-    def __init__(
-        self,
-        node_name: str,
-        addresses: Sequence[str],
-        *,
-        now: Clock = utc_now,
-        create: CreateCertificate = create_self_signed,
-    ) -> None:
+    def __init__(self, node_name: str, addresses: Sequence[str], *, now: Clock = utc_now) -> None:
         self._node = node_name
         self._addresses = addresses
         self._now = now
-        self._create = create
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         self._due = now()
         self.origin = (
@@ -116,7 +91,7 @@ class SelfSignedSource:
     async def first(self) -> TlsKeyPair:
         now = self._now()
         self._due = renewal_time(now - CLOCK_SKEW, now + LIFETIME, self._rng)
-        return await self._create(self._node, self._addresses, now)
+        return self_signed(self._node, self._addresses, now=now)
 
     async def run(self, use: UseCertificate) -> None:
         while True:

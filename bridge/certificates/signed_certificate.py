@@ -7,8 +7,6 @@ long as its request exists and creates it again after home's controllers have re
 day). A pending request is reported within `REPORT_SECONDS`, with the command that approves it,
 unless the `Approver` or home approves it. An issued certificate stays in use past its expiry until
 the next one is issued. A failure is logged as a warning and retried with backoff.
-
-`bridge.certificates.x509_child` builds requests and reads certificates.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from datetime import datetime
 from typing import Protocol
 
 from bridge.base.progress_lines import Waiting
-from bridge.certificates import x509_child
+from bridge.certificates import signing_request
 from bridge.certificates.certificate_kinds import CertificateKind
 from bridge.certificates.csr_approval import Approver, NotOwnRequestError
 from bridge.certificates.serving_certificate import (
@@ -39,7 +37,7 @@ from bridge.certificates.signing_outcome import (
     csr_outcome,
 )
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, server_context
-from bridge.certificates.x509_child import Inspection
+from bridge.certificates.x509_builder import missing_names, validity
 from sync.base.background_task import background_task
 from sync.base.backoff import Backoff
 from sync.cache.informer import Informer
@@ -128,7 +126,6 @@ class SignedCertificate:
         self._known: TlsKeyPair | None = None
         """The certificate in use, or the last one that the store had."""
         self._renew_at: datetime | None = None  # None: home has issued none
-        self._inspected: tuple[bytes, Inspection] | None = None
         self._failures = Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
         self._rejections = Backoff(first=RECREATE_FIRST, cap=RECREATE_CAP)
 
@@ -136,9 +133,9 @@ class SignedCertificate:
         """The stored certificate if it is still usable. Raises CertificateError and KubeError."""
         await self._store.prepare()
         self._known = pair = await self._store.current()
-        if pair is None or await self._defect(pair):
+        if pair is None or self._defect(pair):
             return None
-        await self._plan_renewal(pair)
+        self._plan_renewal(pair)
         return pair
 
     async def obtain(self) -> TlsKeyPair:
@@ -187,17 +184,17 @@ class SignedCertificate:
             log.warning("cannot renew %s: %s; retry in %.0f s", self._kind.title, error, delay)
             return delay
         self._requester = self._home
-        until = await self._plan_renewal(pair)
+        until = self._plan_renewal(pair)
         self._failures.reset()
         self._rejections.reset()
         self._notify(f"home: {self._kind.title} is signed by home, valid until {until}")
         return 0.0
 
-    async def _plan_renewal(self, pair: TlsKeyPair) -> str:
+    def _plan_renewal(self, pair: TlsKeyPair) -> str:
         """Sets when to renew the certificate; returns the end of its validity, for people."""
-        found = await self._inspect(pair)
-        self._renew_at = renewal_time(found.begin, found.end, self._rng)
-        self.valid_until = f"{found.end:%F %R} UTC"
+        begin, end = validity(pair)
+        self._renew_at = renewal_time(begin, end, self._rng)
+        self.valid_until = f"{end:%F %R} UTC"
         return self.valid_until
 
     async def _request(self) -> TlsKeyPair:
@@ -208,7 +205,7 @@ class SignedCertificate:
             # In this order: `keep_pending` detects every change after `pending`.
             pending = await self._store.pending()
             stored = await self._store.current()
-            if stored not in (None, self._known) and not await self._defect(stored):
+            if stored not in (None, self._known) and not self._defect(stored):
                 return stored
             key, request = await self._build_request(pending)
             if await self._store.keep_pending(key):
@@ -223,7 +220,7 @@ class SignedCertificate:
             await self._store.forget_pending(key)
             raise _NotIssuedError(f"certificate signing request {name} {outcome.reason}")
         pair = TlsKeyPair(outcome.certificate, key)
-        if defect := await self._defect(pair):
+        if defect := self._defect(pair):
             await self._store.forget_pending(key)
             raise _NotIssuedError(f"the certificate of signing request {name} {defect}")
         return pair
@@ -231,12 +228,14 @@ class SignedCertificate:
     async def _build_request(self, pending: bytes | None) -> tuple[bytes, Object]:
         """The key, which is ``pending`` or a new one, and a request with it. Raises KubeError and
         CertificateError."""
+        key = pending or signing_request.generate_key()
         try:
-            return await x509_child.build_csr(self._kind, pending, self._node, self._addresses)
+            request = signing_request.build_csr(self._kind, key, self._node, self._addresses)
         except CertificateError:
             if pending is not None:
                 await self._store.forget_pending(pending)  # the next attempt generates a key
             raise
+        return key, request
 
     async def _wait_for_outcome(self, own: Object) -> Issued | Rejected:
         """Waits until the request is decided. Raises _NotIssuedError when it is deleted."""
@@ -253,7 +252,7 @@ class SignedCertificate:
             while (request := informer.store.get(Key("", name))) is not None:
                 changed.clear()
                 outcome = csr_outcome(request)
-                if not await x509_child.requests_the_same(own, request):
+                if not signing_request.requests_the_same(own, request):
                     outcome = Rejected("is not the one that this bridge created")
                 if outcome is not None:
                     break
@@ -287,20 +286,16 @@ class SignedCertificate:
             Waiting(f"home: {WAITING_FOR_APPROVAL} {name}{why}: kubectl certificate approve {name}")
         )
 
-    async def _defect(self, pair: TlsKeyPair) -> str:
+    def _defect(self, pair: TlsKeyPair) -> str:
         """Why the certificate is unusable, or ""."""
         try:
             server_context(pair, client_ca="")
-            found = await self._inspect(pair)
+            _, end = validity(pair)
+            # A client certificate names no addresses, and the node in its subject.
+            has_names = bool(self._addresses)
+            missing = missing_names(pair, self._node, self._addresses) if has_names else []
         except CertificateError as error:
             return f"cannot be used: {error}"
-        if found.missing:
-            return f"is not valid for {', '.join(found.missing)}"
-        return "has expired" if found.end <= self._now() else ""
-
-    async def _inspect(self, pair: TlsKeyPair) -> Inspection:
-        """Reads the certificate, once. Raises CertificateError."""
-        if self._inspected is None or self._inspected[0] != pair.certificate:
-            found = await x509_child.inspect(pair, self._node, self._addresses)
-            self._inspected = pair.certificate, found
-        return self._inspected[1]
+        if missing:
+            return f"is not valid for {', '.join(missing)}"
+        return "has expired" if end <= self._now() else ""

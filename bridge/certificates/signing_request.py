@@ -3,8 +3,6 @@
 Every request has organization ``system:nodes``, common name ``system:node:NAME`` and an ECDSA key;
 a serving certificate names the node and its addresses too. A request's name is derived from the key
 and the requested names, so that a retry after a restart or a lost response finds the same object.
-
-This module imports `cryptography`; `bridge.certificates.x509_child` runs it in a child process.
 """
 
 from __future__ import annotations

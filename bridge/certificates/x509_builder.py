@@ -1,15 +1,11 @@
 """Creates and parses X.509 certificates and private keys with the `cryptography` package.
 
-``python -m bridge.certificates.x509_builder NOW NODE ADDRESS...`` prints a self-signed certificate
-and its key (PEM); NOW is an ISO 8601 time. `bridge.certificates.serving_certificate` runs it so, to
-keep `cryptography` out of the bridge's memory (`bridge.base.memory_savings`): modules that every
-bridge imports must not import this one. Home's API server accepts a self-signed certificate unless
-it runs with ``--kubelet-certificate-authority``.
+The API server of the home cluster accepts a self-signed certificate unless it runs with
+``--kubelet-certificate-authority``.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -20,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bridge.certificates.tls_key_pair import CLOCK_SKEW, LIFETIME, CertificateError, TlsKeyPair
-from translators.timestamps import parse_time
 
 #: Maximum length of a common name (RFC 5280).
 _COMMON_NAME = 64
@@ -84,11 +79,13 @@ def validity(pair: TlsKeyPair) -> tuple[datetime, datetime]:
 
 def missing_names(pair: TlsKeyPair, node_name: str, addresses: Sequence[str]) -> list[str]:
     """The node's names and addresses that the certificate lacks. Raises CertificateError."""
+    leaf = _leaf(pair)
     try:
-        found = _leaf(pair).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        known = set(found)
+        known = set(leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         known = set()
+    except ValueError as error:
+        raise CertificateError("the certificate's extensions are malformed") from error
     return [
         str(name.value)
         for name in subject_alternative_name(node_name, addresses)
@@ -108,8 +105,3 @@ def _alternative(address: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(address))
     except ValueError:
         return x509.DNSName(address)
-
-
-if __name__ == "__main__":
-    created = self_signed(sys.argv[2], sys.argv[3:], now=parse_time(sys.argv[1]))
-    sys.stdout.buffer.write(created.pem)

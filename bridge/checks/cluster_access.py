@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 import orjson
+from cryptography import x509
 
 from bridge.checks.check_context import ClusterConnectivity
 from bridge.checks.findings import Finding, error, info, ok, warning
@@ -170,8 +171,6 @@ def _client_certificate_expiry(config: ClientConfig) -> datetime | None:
     """When the client certificate ends; None if there is none."""
     if config.client_certificate is None:
         return None
-    from cryptography import x509
-
     try:
         return x509.load_pem_x509_certificate(config.client_certificate).not_valid_after_utc
     except ValueError:

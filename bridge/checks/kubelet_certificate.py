@@ -14,7 +14,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from cryptography import x509
+
 from bridge.base.join_settings import ServingCertificate
+from bridge.certificates import x509_builder
+from bridge.certificates.certificate_kinds import SERVING
+from bridge.certificates.signing_outcome import csr_outcome, list_csrs_of_node
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, read_files
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
@@ -87,9 +92,6 @@ async def _remedy(context: CheckContext) -> str:
 
 async def _pending_csrs(context: CheckContext) -> list[str]:
     """The undecided requests of the node; empty if they cannot be listed."""
-    from bridge.certificates.certificate_kinds import SERVING
-    from bridge.certificates.signing_outcome import csr_outcome, list_csrs_of_node
-
     try:
         found = await list_csrs_of_node(context.home_client, SERVING, context.name)
     except KubeError:
@@ -156,8 +158,6 @@ async def check_certificate_files(context: CheckContext) -> list[Finding]:
 
 
 def _of_certificate(pair: TlsKeyPair, node: str, host: str, verdict: Verdict) -> Iterator[Finding]:
-    from bridge.certificates import x509_builder
-
     begin, end = x509_builder.validity(pair)
     now = datetime.now(UTC)
     until = format_time(end)
@@ -179,8 +179,6 @@ def _of_certificate(pair: TlsKeyPair, node: str, host: str, verdict: Verdict) ->
 
 def _issuer(pair: TlsKeyPair, verdict: Verdict) -> Finding:
     """BRG404."""
-    from cryptography import x509
-
     leaf = x509.load_pem_x509_certificate(pair.certificate)
     if leaf.issuer != leaf.subject:
         by = f"signed by {leaf.issuer.rfc4514_string()}"

@@ -12,6 +12,7 @@ from bridge.checks.findings import Finding, error, info, not_checked, ok, warnin
 from bridge.clusters.advertised_address import relay_address
 from bridge.clusters.home_ranges import list_nodes, list_service_cidrs
 from bridge.clusters.pod_network_probe import describe_pod, dial_pods, find_pods_at
+from bridge.kubelet.server import ListenError, kubelet_api_socket
 from bridge.rbac import permissions
 from bridge.relay.forward import relay_cidr_route
 from sync.kube.api_resources import PODS
@@ -29,8 +30,6 @@ async def check_kubelet_api_address(context: CheckContext) -> list[Finding]:
 
 async def check_kubelet_api_port(context: CheckContext) -> list[Finding]:
     """BRG406."""
-    from bridge.kubelet.server import ListenError, kubelet_api_socket
-
     address, port = await context.bridge_address(), context.settings.port
     try:
         kubelet_api_socket(address, port).close()

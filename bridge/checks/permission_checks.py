@@ -8,6 +8,7 @@ from dataclasses import replace
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok, warning
+from bridge.install import installation
 from bridge.node import join_record, node_object
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
@@ -69,9 +70,6 @@ async def check_home_identity(context: CheckContext) -> list[Finding]:
     if join_record.home_identity(node) == "node":
         text = f"the bridge is system:node:{context.name}, which may act only on this node"
         if namespace:
-            # Imported late: a join, which does without this check, does not need it in memory.
-            from bridge.install import installation
-
             secret = f"{namespace}/{installation.state_secret_name(context.name)}"
             text += f"; its replicas share the certificate in Secret {secret}"
         return [ok("BRG206", "home", text)]

@@ -6,8 +6,6 @@ command started.
 With ``exit_within`` the process ends at most that long after the first signal, whatever hangs: a
 command bounds its own shutdown, and `_exit_after` ends what no coroutine can end, such as a thread
 that waits for a name server.
-
-A running bridge keeps this module in memory, so it must not import the option parser.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from bridge.base.join_settings import LogFormat
 from bridge.base.printable_text import escape_json, escape_line
 from bridge.base.progress_lines import Caveat, Waiting
 
@@ -50,6 +49,15 @@ class _Reports:
 def report_errors_as_json(*, enabled: bool) -> None:
     """Has `fail` also print the error on standard output, as JSON, for ``-o json``."""
     _Reports.errors_as_json = enabled
+
+
+def configure_reports(*, verbose: bool = False, log_format: LogFormat = "console") -> None:
+    """Configures logs and progress of a command that serves."""
+    from bridge.observability.log_output import STEPS, configure_logging
+
+    configure_logging(verbose=verbose, log_format=log_format)
+    if log_format == "json":
+        redirect_reports(logging.getLogger(STEPS).log)
 
 
 def redirect_reports(sink: ReportSink | None) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -57,8 +58,6 @@ async def serve(
         async with loopback_server(home, name, ref=ref, port=port) as url:
             announce(f"dashboard: {url} until Ctrl-C")
             if open_browser:
-                import webbrowser
-
                 await asyncio.to_thread(webbrowser.open, url)
             await stop.wait()
     except OSError as error:

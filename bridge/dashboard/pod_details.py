@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+from bridge.explain import json_report
+from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 from sync.kube.api_resources import EVENTS
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -29,10 +31,6 @@ class PodDetails:
 
     async def explain(self, namespace: str, name: str) -> Object:
         """The report of `bridge explain`. Raises KubeError, PreflightError and TimeoutError."""
-        # Imported late: a page without a selected pod does not need it.
-        from bridge.explain import json_report
-        from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
-
         settings = ExplainSettings(
             home=self._ref, remote=None, namespace=namespace, name=name, ranks_others=False
         )

@@ -22,15 +22,18 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bridge.base.command_error import PreflightError
 from bridge.base.consent import Consent
 from bridge.base.join_settings import HomeIdentity, JoinSettings
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.certificate_kinds import CLIENT
+from bridge.certificates.csr_approval import Approver
+from bridge.certificates.secret_store import SecretStore
+from bridge.certificates.signed_certificate import CertificateStore
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
+from bridge.home_identity.node_certificate import NodeCertificate
 from bridge.rbac import permissions
 from bridge.rbac.permissions import NODE, Permission
 from sync.base.background_task import cancel_and_wait
@@ -41,10 +44,6 @@ from sync.kube.certificate_config import CertificateConfig
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.virtual_node_identity import home_id_from_uid
-
-if TYPE_CHECKING:
-    from bridge.certificates.signed_certificate import CertificateStore
-    from bridge.home_identity.node_certificate import NodeCertificate
 
 #: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer
 #: takes less than one.
@@ -166,8 +165,6 @@ class _Selection:
             ) from error
 
     async def _secret_store(self) -> CertificateStore:
-        from bridge.certificates.secret_store import SecretStore
-
         name, namespace = self.settings.state_secret, in_cluster.namespace()
         if name is None:
             raise _NoNodeIdentityError("a bridge in a pod needs --state-secret for that")
@@ -194,10 +191,6 @@ class _Selection:
         return CertDir(folder.expanduser().absolute(), "client")
 
     def _certificate(self, store: CertificateStore) -> NodeCertificate:
-        # Imported late (`bridge.base.memory_savings`): a bridge that is its account needs neither.
-        from bridge.certificates.csr_approval import Approver
-        from bridge.home_identity.node_certificate import NodeCertificate
-
         approver = Approver(self.account, permissions.may_approve, self.consent)
         return NodeCertificate(self.node, store, approver=approver, notify=self.notify)
 

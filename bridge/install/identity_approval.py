@@ -17,7 +17,6 @@ import logging
 from dataclasses import replace
 
 from bridge.base.consent import Consent
-from bridge.certificates import x509_child
 from bridge.certificates.certificate_kinds import CLIENT
 from bridge.certificates.csr_approval import Approver, NotOwnRequestError
 from bridge.certificates.signing_outcome import (
@@ -26,6 +25,7 @@ from bridge.certificates.signing_outcome import (
     csr_outcome,
     list_csrs_of_node,
 )
+from bridge.certificates.signing_request import is_for_node
 from bridge.clusters.connection import Notify
 from bridge.install.installation import Installation
 from bridge.rbac import permissions
@@ -148,7 +148,7 @@ class IdentityApproval:
 
     async def _approve(self, request: Object) -> None:
         name, node = name_of(request), self._installation.node
-        if not await x509_child.is_for_node(CLIENT, request, node):
+        if not is_for_node(CLIENT, request, node):
             log.warning("home: certificate signing request %s is not for node %s", name, node)
             return
         try:

@@ -15,6 +15,7 @@ from bridge.leave import home_inventory
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import namespace_ownership_lease
 from bridge.node.node_lease import LEASE_NAMESPACE
+from bridge.relay.forward import relay_cidr_route
 from sync.base.resource_version import version_of
 from sync.kube import renewed_token
 from sync.kube.api_errors import Conflict, Forbidden, NotFound
@@ -146,8 +147,6 @@ async def _release_pending_claims(home: KubeClient, node_name: str, notify: Noti
 
 
 def _delete_local_route(cidr: str, *, notify: Notify) -> None:
-    from bridge.relay.forward import relay_cidr_route
-
     try:
         relay_cidr_route.remove_stale(cidr)
     except relay_cidr_route.LocalRouteError as error:

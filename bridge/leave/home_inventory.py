@@ -12,6 +12,8 @@ from pathlib import Path
 
 from bridge.base.command_error import PreflightError
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.certificate_kinds import CLIENT, SERVING
+from bridge.certificates.signing_outcome import list_csrs_of_node
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.clusters.connection import cluster_uid
 from bridge.election import serving_bridge_lookup
@@ -19,7 +21,7 @@ from bridge.install import installation_lookup
 from bridge.leave.leave_summary import HomeState, LeaveSettings
 from bridge.node import join_record, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
-from bridge.relay.forward import stale_endpoint_slices
+from bridge.relay.forward import relay_cidr_route, stale_endpoint_slices
 from sync.kube import discovery
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
@@ -231,8 +233,6 @@ async def _list_volumes(home: KubeClient, remote_id: str) -> list[Object]:
 
 
 def _leftover_relay_cidr(node: Object | None) -> str:
-    from bridge.relay.forward import relay_cidr_route
-
     cidr = join_record.relay_cidr(node)
     try:
         return cidr if cidr and relay_cidr_route.is_stale(cidr) else ""
@@ -242,9 +242,6 @@ def _leftover_relay_cidr(node: Object | None) -> str:
 
 async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[Object]:
     """The node's CSRs; empty if the credential may not list them."""
-    from bridge.certificates.certificate_kinds import CLIENT, SERVING
-    from bridge.certificates.signing_outcome import list_csrs_of_node
-
     try:
         found = [await list_csrs_of_node(home, kind, node_name) for kind in (SERVING, CLIENT)]
     except Forbidden:

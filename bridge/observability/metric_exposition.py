@@ -1,7 +1,6 @@
 """Builds metric families for Prometheus, and renders them in its text format.
 
-The process's own families (``process_*``, ``python_gc_*``) are those of prometheus_client. Only
-`bridge.observability.bridge_metrics_endpoint` imports this module, and that at the first request.
+The process's own families (``process_*``, ``python_gc_*``) are those of prometheus_client.
 """
 
 from __future__ import annotations

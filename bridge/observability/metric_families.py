@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 
 from bridge.election.elector import LeaderElector
 from bridge.kubelet.server import KubeletServer
-from bridge.observability.bridge_metrics_endpoint import MetricSources
 from bridge.observability.metric_exposition import counter, gauge, histogram
+from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
 from bridge.relay.relay_counters import (
     DATAGRAM_DROPS,
     FORWARD_RESULTS,
@@ -47,6 +47,18 @@ PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 SIDES = ("home", "remote")
 #: Rejections by flow control, which an alert selects, start at 0.
 _THROTTLED = {(method, "429"): 0 for method in ("GET", "POST", "PATCH", "DELETE")}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSources:
+    """The parts of one join that the families are collected from."""
+
+    version: str
+    engine: Engine
+    server: KubeletServer
+    pod_metrics: PodMetricsEndpoints
+    election: LeaderElector
+    relay: RelayMetrics
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,13 +27,14 @@ from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.observability.recent_errors import RecentErrors
-from bridge.status import node_pod_summary
+from bridge.status import dashboard_page, node_pod_summary
 from sync.base import clock
 from sync.cache.informer import Informer
 from sync.engine.engine import Engine
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.runtime.workqueue import WorkQueue
+from sync.storage.pvc_controller import PvcController
 from translators import quantity
 from translators.object_accessors import Object
 from translators.timestamps import format_time
@@ -109,9 +110,6 @@ class StatusEndpoint:
         )
 
     async def _page(self, call: RoutedRequest) -> web.StreamResponse:
-        # Imported on demand: most bridges never serve the page.
-        from bridge.status import dashboard_page
-
         if not call.request.path.endswith("/"):
             return dashboard_page.redirect_to_folder()
         return dashboard_page.response(await self.status())
@@ -134,9 +132,6 @@ class StatusEndpoint:
         return {**node, "volumes": await self._build_volumes(self._engine)}
 
     async def _build_volumes(self, engine: Engine) -> Object | None:
-        # Imported late: a bridge without storage does not need the controllers of storage.
-        from sync.storage.pvc_controller import PvcController
-
         claims = engine.find_optional(PvcController)
         if claims is None or not claims.storage.remote_claims.synced.is_set():
             return None  # Every volume would seem to be missing.

@@ -13,7 +13,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
 
 from bridge.base.command_output import Output, format_document, format_table
 from bridge.status import status_tree
@@ -21,10 +26,6 @@ from bridge.status.fleet_view import build_remote, tier_key
 from bridge.status.status_client import StatusWatch
 from bridge.status.status_tree import Branch, Tone
 from translators.object_accessors import Object
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
 
 #: Seconds between two reads: the maximum, since a bridge's own state is not watched, and the
 #: minimum in a burst of changes.
@@ -45,8 +46,6 @@ def render(statuses: Sequence[Object]) -> str:
         parts = [] if len(statuses) == 1 else [_plain_fleet(statuses)]
         trees = map(status_tree.build_tree, _in_full(statuses))
         return "\n".join([*parts, *map(status_tree.plain_text, trees), *_hint(statuses)])
-    from rich.console import Console
-
     console = Console(file=sys.stdout)
     with console.capture() as captured:
         for it in _renderables(statuses):
@@ -78,9 +77,6 @@ def _renderables(statuses: Sequence[Object]) -> list[RenderableType]:
 
 
 def _drawn_fleet(statuses: Sequence[Object]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
     headers, rows = build_table(statuses)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
     for name in headers:
@@ -182,9 +178,6 @@ def _open_display(output: Output) -> Iterator[Callable[[list[Object]], None]]:
     if output is not Output.TABLE or not sys.stdout.isatty():
         yield _change_writer(output)
         return
-    from rich.console import Console, Group
-    from rich.live import Live
-
     with Live(console=Console(file=sys.stdout), auto_refresh=False) as live:
 
         def draw(statuses: list[Object]) -> None:
@@ -219,8 +212,6 @@ def _change_writer(output: Output) -> Callable[[list[Object]], None]:
 
 
 def _drawn(root: Branch) -> RenderableType:
-    from rich.tree import Tree
-
     def grow(into: Tree, branch: Branch) -> None:
         for below in branch.children:
             grow(into.add(_text(below)), below)
@@ -232,8 +223,6 @@ def _drawn(root: Branch) -> RenderableType:
 
 def _text(branch: Branch) -> Text:
     """A branch as rich Text, which interprets no markup."""
-    from rich.text import Text
-
     text = Text(status_tree.printable(branch.label), style="bold" if branch.children else "")
     if branch.text:
         text.append(": ", style="not bold")

@@ -1,8 +1,4 @@
-"""The list of all controllers. A new controller is added here.
-
-The controllers of storage are imported where they are built: a bridge without storage does not need
-them (`bridge.base.memory_savings`).
-"""
+"""The list of all controllers. A new controller is added here."""
 
 from __future__ import annotations
 
@@ -18,6 +14,10 @@ from sync.pods.pod_controller import PodController
 from sync.pods.service_account_tokens import TokenController
 from sync.relay.forward_controller import ForwardRelayController, Listeners
 from sync.relay.reverse_controller import Forwarder, ReverseRelayController
+from sync.storage.capacity_controller import StorageCapacityController
+from sync.storage.pvc_controller import PvcController
+from sync.storage.snapshot_controller import SnapshotController
+from sync.storage.volume_controller import VolumeController
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +54,12 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
         ReverseRelayController(context, options.forwarder, linger=options.namespace_linger),
     ]
     if context.storage is not None:
-        from sync.storage.capacity_controller import StorageCapacityController
-        from sync.storage.pvc_controller import PvcController
-        from sync.storage.volume_controller import VolumeController
-
         controllers += [
             PvcController(context, context.storage),
             VolumeController(context, context.storage),
             StorageCapacityController(context, context.storage),
         ]
         if (snapshots := context.storage.snapshots) is not None:
-            from sync.storage.snapshot_controller import SnapshotController
-
             controllers.append(SnapshotController(context, context.storage, snapshots))
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))

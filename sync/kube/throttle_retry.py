@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import tenacity
 
 from sync.kube.api_errors import Throttled
-
-if TYPE_CHECKING:
-    import tenacity
 
 T = TypeVar("T")
 
@@ -29,7 +28,6 @@ MAX_RETRY_AFTER = 86_400.0
 async def retry_throttled(attempt: Callable[[], Awaitable[T]], first: Throttled) -> T:
     """Repeats a request whose first attempt failed with ``first``. Raises Throttled after
     `MAX_ATTEMPTS`, and any other exception of ``attempt`` at once."""
-    import tenacity  # Only a process that is throttled pays for the import.
 
     async def send() -> T:  # tenacity awaits coroutine functions alone
         return await attempt()

@@ -20,9 +20,7 @@ BOUND, STOP = 0.3, 6.0
 #: Seconds for a start, and for a stop.
 START, PATIENCE = 40.0, 20.0
 _SCRIPT = f"""
-from bridge.base import memory_savings
 EXTRA
-memory_savings.import_aiohttp()  # as a join does, before other imports of aiohttp
 from bridge.app import kubelet_api_setup, replica_handover
 from bridge.cli import main, run_until_signal
 replica_handover.RELEASE_SECONDS = kubelet_api_setup.STREAMS_SECONDS = {BOUND}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bridge.base import garbage_collection
 from bridge.base.join_settings import SettingsError
 from bridge.cli.join_file import name_file, use_file
 from bridge.cli.options.common_options import ApproveRequests
@@ -40,12 +41,31 @@ def join(
     adopts them. A second bridge of the same node stands by and takes over. bridge install runs the
     bridge in the home cluster instead.
     """
-    from bridge.cli.reexec_to_free_memory import LogSettings, ServeRequest, start
-    from bridge.cli.run_until_signal import fail
+    from bridge.cli.run_until_signal import (
+        STOP_SECONDS,
+        configure_reports,
+        fail,
+        report_line,
+        run,
+    )
 
     try:
         settings = join_settings(values)
     except SettingsError as error:
         raise fail(name_file(ctx, file, str(error)), code=2) from None
-    logs = LogSettings(values["verbose"], values["log_format"])
-    start(ServeRequest(settings, logs, assume_yes=yes))
+    garbage_collection.reduce_collections()
+    from bridge.app import join_lifecycle
+    from bridge.cli.terminal_question import terminal_consent
+    from bridge.observability.trace_exporter import export_traces
+
+    configure_reports(verbose=values["verbose"], log_format=values["log_format"])
+    consent = terminal_consent(assume_yes=yes, asks=values["log_format"] == "console")
+    with export_traces():
+        garbage_collection.freeze_imports()
+        run(
+            lambda stop: join_lifecycle.join(
+                settings, notify=report_line, stop=stop, consent=consent
+            ),
+            exit_within=STOP_SECONDS,
+        )
+    report_line("stopped; workloads in the remote keep running")

@@ -220,8 +220,13 @@ def webhook(
     For API servers without MutatingAdmissionPolicy. Runs until Ctrl-C, and is registered at home
     while a namespace is offloaded. While it is not reachable, pods are created unchanged.
     """
-    from bridge.cli.reexec_to_free_memory import LogSettings, configure_reports
-    from bridge.cli.run_until_signal import STOP_SECONDS, fail, report_line, run
+    from bridge.cli.run_until_signal import (
+        STOP_SECONDS,
+        configure_reports,
+        fail,
+        report_line,
+        run,
+    )
     from bridge.offload import in_cluster_webhook
     from bridge.offload.standalone_webhook import StandaloneWebhookSettings, serve
 
@@ -230,7 +235,7 @@ def webhook(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     home = KubeconfigRef(home_kubeconfig, home_context)
-    configure_reports(LogSettings(log_format=log_format))
+    configure_reports(log_format=log_format)
     if service is None:
         settings = StandaloneWebhookSettings(home, where, port)
         run(lambda stop: serve(settings, notify=report_line, stop=stop), exit_within=STOP_SECONDS)

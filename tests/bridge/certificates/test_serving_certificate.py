@@ -7,19 +7,18 @@ import errno
 import os
 import random
 import tempfile
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtensionOID, NameOID
 
-from bridge.base import memory_savings
-from bridge.certificates import serving_certificate
 from bridge.certificates.serving_certificate import FileSource, SelfSignedSource, renewal_time
 from bridge.certificates.tls_key_pair import (
-    CLOCK_SKEW,
-    LIFETIME,
     CertificateError,
     TlsKeyPair,
     server_context,
@@ -43,13 +42,10 @@ def test_renewal_time_is_at_70_to_90_percent_of_the_validity() -> None:
 
 
 def test_self_signed_certificate_is_renewed_before_it_expires() -> None:
-    async def here(node: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
-        return self_signed(node, addresses, now=now)
-
     async def years() -> UsedPairs:
         loop = asyncio.get_running_loop()
         source = SelfSignedSource(
-            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), create=here
+            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time())
         )
         used = UsedPairs([await source.first()])
         with pytest.raises(TimeoutError):
@@ -66,13 +62,10 @@ def test_self_signed_certificate_is_renewed_before_it_expires() -> None:
 
 
 def test_certificate_that_cannot_be_loaded_is_replaced_after_a_minute() -> None:
-    async def here(node: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
-        return self_signed(node, addresses, now=now)
-
     async def minutes() -> list[float]:
         loop = asyncio.get_running_loop()
         source = SelfSignedSource(
-            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), create=here
+            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time())
         )
         tried: list[float] = []
 
@@ -100,28 +93,24 @@ def test_full_disk_error_names_the_cause_and_the_remedy(monkeypatch: pytest.Monk
         server_context(pair, client_ca="")
 
 
-async def test_self_signed_certificate_is_created_in_a_child_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("bridge.certificates.x509_builder.self_signed", None)
-    pair = await serving_certificate.create_self_signed(NODE, [ADDRESS, "node.example"], START)
-    server_context(pair, client_ca="")
-    assert validity(pair) == (START - CLOCK_SKEW, START + LIFETIME)
-    assert not missing_names(pair, NODE, [ADDRESS, "node.example"])
-
-
-@pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec sleep 60"], ids=str)
-async def test_certificate_is_created_in_this_process_where_the_child_fails(
-    script: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "python"
-    if script is not None:
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(program))
-    monkeypatch.setattr(memory_savings, "CHILD_TIMEOUT", 0.5)
-    pair = await serving_certificate.create_self_signed(NODE, [ADDRESS], START)
-    assert not missing_names(pair, NODE, [ADDRESS])
+def test_malformed_names_of_a_certificate_are_an_error() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NODE)])
+    names = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"names")
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(START)
+        .not_valid_after(START + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pair = TlsKeyPair(certificate.public_bytes(serialization.Encoding.PEM), b"")
+    with pytest.raises(CertificateError, match="extensions are malformed"):
+        missing_names(pair, NODE, [ADDRESS])
 
 
 def copy_pair(pki: Pki, party: str, folder: Path) -> tuple[Path, Path]:

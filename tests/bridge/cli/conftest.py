@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bridge.app import join_lifecycle
-from bridge.base import memory_savings
+from bridge.base import garbage_collection
 from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings
 from bridge.cli.command_table import app
@@ -20,18 +19,12 @@ from bridge.observability import log_output as to_stderr
 Invoke = Callable[..., Result]
 
 
-def execve_fails(*_: object) -> None:
-    """An execve that fails."""
-    raise OSError
-
-
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Runs `bridge ARGS` in this process, without a restart and with the logging as it is."""
+    """Runs `bridge ARGS` in this process, with logging and garbage collection as they are."""
     monkeypatch.setattr(to_stderr, "configure_logging", lambda **_: None)
-    monkeypatch.setattr(os, "execve", execve_fails)
-    monkeypatch.setattr(memory_savings, "reduce_collections", lambda: None)
-    monkeypatch.setattr(memory_savings, "freeze_imports", lambda: None)
+    monkeypatch.setattr(garbage_collection, "reduce_collections", lambda: None)
+    monkeypatch.setattr(garbage_collection, "freeze_imports", lambda: None)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
 

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bridge.observability import trace_exporter
+from bridge.observability import opentelemetry_tracer, trace_exporter
 from sync.base import tracing
 from tests.bridge.running_join import SOON, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
@@ -59,7 +59,7 @@ def attributes(span: ReadableSpan) -> dict[str, object]:
 
 async def test_reconcile_span_has_request_spans(two: Clusters) -> None:
     exporter = InMemorySpanExporter()
-    with trace_exporter.spans_to(exporter):
+    with opentelemetry_tracer.export_spans(exporter):
         await one_pod(two)
     assert tracing.get_tracer() is None
     spans = exporter.get_finished_spans()
@@ -133,7 +133,7 @@ async def test_collector_receives_spans_over_otlp(
 async def test_unreachable_collector_blocks_nothing(
     two: Clusters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_exporter, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(opentelemetry_tracer, "FLUSH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections without a response
         port = silent.getsockname()[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
