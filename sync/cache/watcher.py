@@ -59,6 +59,8 @@ READ_AHEAD = 2**20
 SHORT_WATCH = 1.0
 #: Seconds: `Watcher.rewatch` leaves a watch alone to which the server responded more recently.
 REWATCH_AGE = 10.0
+#: The types of events (k8s.io/apimachinery/pkg/watch).
+_EVENT_TYPES = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
 #: Events handled before other tasks get a turn: about 5 ms of work.
 BATCH = 50
 
@@ -262,8 +264,9 @@ class Watcher:
             return
         except (KeyError, TypeError):
             kind, obj = "", None
-        if not isinstance(obj, dict):
-            # Not chained: the parser's error quotes the line, which can contain a Secret.
+        if kind not in _EVENT_TYPES or not isinstance(obj, dict):
+            # The event in whose place it came is repeated by the next watch. Not chained: the
+            # parser's error quotes the line, which can contain a Secret.
             raise self._broken("the watch sent something that is no watch event") from None
         if kind != "ERROR" and not has_key(obj):
             self._writer.skip_malformed("metadata")

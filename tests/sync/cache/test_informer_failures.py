@@ -253,8 +253,9 @@ async def test_short_watches_back_off(
         b'{"type":"ADDED"}\n',
         b'{"type":"ADDED","object":null}\n',
         b'{"type":"ADDED","object":[]}\n',
+        b'{"type":"NEWS","object":{"kind":"ConfigMap","metadata":{}}}\n',
     ],
-    ids=["a page", "a string", "no object", "a null object", "a list for an object"],
+    ids=["a page", "a string", "no object", "a null object", "a list for an object", "a new type"],
 )
 async def test_malformed_event_backs_off(
     api: FakeApi,
