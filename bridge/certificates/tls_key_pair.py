@@ -3,19 +3,18 @@
 The server requests a client certificate without requiring one (metrics-server sends a bearer token)
 and accepts only those signed by home's client CA. A certificate of another CA ends the handshake,
 where a kubelet answers 401: OpenSSL passes no unverified certificate on. Private keys appear in no
-repr and no error. OpenSSL reads keys from files only, so a pair is written to a private temporary
-directory that is removed at once.
+repr and no error.
 """
 
 from __future__ import annotations
 
 import ssl
-import tempfile
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from bridge.base.command_error import BridgeError
+from sync.base.tls_certificate import load_certificate
 
 #: Validity of a self-signed certificate, as a kubelet's.
 LIFETIME = timedelta(days=365)
@@ -96,25 +95,11 @@ def server_context(pair: TlsKeyPair, *, client_ca: str) -> ssl.SSLContext:
 def load_pair(context: ssl.SSLContext, pair: TlsKeyPair) -> None:
     """Makes the context present this certificate. Raises CertificateError."""
     try:
-        with tempfile.TemporaryDirectory(prefix="bridge-") as folder:  # mode 0700
-            certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-            certificate.write_bytes(pair.certificate)
-            key.touch(mode=0o600)
-            key.write_bytes(pair.key)
-            _load_files(context, certificate, key)
-    except OSError as error:
-        raise CertificateError(
-            f"cannot write a temporary file for the serving certificate: {error.strerror}; "
-            "free space there, or set TMPDIR to another directory"
-        ) from error
-
-
-def _load_files(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    try:
-        # Without a password callback, OpenSSL would ask for one on the terminal.
-        context.load_cert_chain(certificate, key, password=lambda: b"")
-    except (OSError, ValueError) as error:
+        load_certificate(context, pair.certificate, pair.key)
+    except ValueError as error:
         raise CertificateError(
             "the certificate or the key is not valid PEM, the key is encrypted, or the two do "
             "not match"
         ) from error
+    except OSError as error:
+        raise CertificateError(f"cannot create a file in memory: {error.strerror}") from error

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import ssl
-import tempfile
-from pathlib import Path
 
+from sync.base.tls_certificate import load_certificate
 from sync.kube.kubeconfig import KubeconfigError, ResolvedContext
 
 
@@ -43,21 +41,11 @@ def _verifying(authorities: bytes | None) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    """Loads the pair from a temporary file: the ssl module reads certificates from files only."""
     try:
-        fd, name = tempfile.mkstemp()
-        try:
-            with os.fdopen(fd, "wb") as both:
-                both.write(cert + b"\n" + key)
-            # With a password OpenSSL does not prompt for the key's on the terminal.
-            context.load_cert_chain(name, password="")
-        finally:
-            Path(name).unlink()
-    except (ssl.SSLError, ValueError):
+        load_certificate(context, cert, key)
+    except ValueError:
         raise KubeconfigError(
             "its client-certificate or client-key is not valid PEM, or they do not belong together"
         ) from None
     except OSError as error:
-        raise KubeconfigError(
-            f"cannot write a temporary file: {error.strerror or 'failed'}; TMPDIR sets their folder"
-        ) from None
+        raise KubeconfigError(f"cannot create a file in memory: {error.strerror}") from error
