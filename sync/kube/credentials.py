@@ -47,7 +47,6 @@ from sync.kube.api_errors import ClientConfigError, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
 from sync.kube.name_lookup import NameLookup
 from sync.kube.renewed_token import KubeconfigToken, RenewedToken
-from sync.kube.tls_session_cache import TlsSessionCache
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +115,6 @@ class ClientConfig:
         """None for plain http."""
         self.ssl_http2: ssl.SSLContext | None = None
         """As `ssl`, for connections that use HTTP/2."""
-        self.tls_sessions = TlsSessionCache()
-        """Resumable TLS sessions for upgraded connections."""
         self.server_clock = ServerClock()
         """The clock of the API server."""
         self.server_hostname: str | None = None

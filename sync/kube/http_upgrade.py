@@ -101,7 +101,7 @@ async def _open_once(
     with map_connection_errors(config.side, what, config.server, config.recheck_files):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                connection = await connect(config, context=config.ssl, resumes=True)
+                connection = await connect(config, context=config.ssl)
             try:
                 connection.transport.write(message)
                 responses = Responses(connection, method)
@@ -109,7 +109,6 @@ async def _open_once(
                     head = await responses.head()
                     while 100 <= head.status < 200 and head.status != 101:
                         head = await responses.head()
-                    config.tls_sessions.put(connection.transport.get_extra_info("ssl_object"))
                     return await _read_response(connection, responses, head)
             except BaseException:
                 connection.transport.abort()

@@ -34,11 +34,10 @@ async def connect(
     config: ClientConfig,
     *,
     context: ssl.SSLContext | None,
-    resumes: bool = False,
     make_socket: _MakeSocket = tunnel_socket,
 ) -> Connection:
     """Connects to the API server, TLS with ``context`` included, through the proxy if one is
-    configured. With ``resumes`` a TLS session of an earlier connection is resumed.
+    configured.
 
     Raises `ConnectFailedError` if the server or the proxy cannot be reached, and ssl.SSLError for a
     failed handshake; the caller limits the time.
@@ -49,10 +48,7 @@ async def connect(
         if proxy is not None:
             return await _connect_through(proxy, config, context, name, make_socket)
         sock = await _open_socket(config, config.host, config.port, make_socket)
-        session = None
-        if context is not None and resumes:
-            session = config.tls_sessions.get(context, name)
-        return await _start(sock, context, name, session)
+        return await _start(sock, context, name)
     except (ssl.SSLError, TimeoutError):
         raise  # mapped by the caller
     except OSError as error:
@@ -72,9 +68,7 @@ async def _connect_through(
     host, port = url.hostname or "", url.port or (443 if secure else 80)
     # As Go's transport: the cluster's CA verifies an https proxy.
     outer = (config.ssl or ssl.create_default_context()) if secure else None
-    connection = await _start(
-        await _open_socket(config, host, port, make_socket), outer, host, None
-    )
+    connection = await _start(await _open_socket(config, host, port, make_socket), outer, host)
     try:
         await _open_proxy_tunnel(connection, config, url.username, url.password)
         if context is None:
@@ -99,19 +93,14 @@ async def _open_socket(
     )
 
 
-async def _start(
-    sock: socket.socket,
-    context: ssl.SSLContext | None,
-    name: str,
-    session: ssl.SSLSession | None,
-) -> Connection:
+async def _start(sock: socket.socket, context: ssl.SSLContext | None, name: str) -> Connection:
     loop = asyncio.get_running_loop()
     connection = Connection()
     try:
         if context is None:
             await loop.create_connection(lambda: connection, sock=sock)
             return connection
-        layer = TlsLayer(context, lambda: connection, server_hostname=name, session=session)
+        layer = TlsLayer(context, lambda: connection, server_hostname=name)
         transport, _ = await loop.create_connection(lambda: layer, sock=sock)
     except BaseException:
         sock.close()

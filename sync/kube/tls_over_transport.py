@@ -66,12 +66,9 @@ class TlsLayer(LayeredTransport):
         *,
         server_side: bool = False,
         server_hostname: str | None = None,
-        session: ssl.SSLSession | None = None,
         handshake_timeout: float = HANDSHAKE_TIMEOUT,
     ) -> None:
-        """``above`` makes the protocol after the handshake. ``session`` is one of an earlier
-        connection to the same peer with the same context; if the peer knows it, the handshake is
-        abbreviated."""
+        """``above`` makes the protocol after the handshake."""
         super().__init__()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -80,7 +77,6 @@ class TlsLayer(LayeredTransport):
             self._outgoing,
             server_side=server_side,
             server_hostname=server_hostname,
-            session=session,
         )
         self._make_above: Callable[[], asyncio.Protocol] | None = above
         self._loop = asyncio.get_running_loop()
