@@ -106,6 +106,8 @@ def _figures(report: Json) -> str:
 
 def _command(benchmark: str, parameters: Json) -> str:
     options = f" -n {parameters['pods']}" if "pods" in parameters else ""
+    if parameters.get("kilobytes"):
+        options += f" --kilobytes {parameters['kilobytes']} --only bridge"
     if parameters.get("idle"):
         options += f" --idle {parameters['idle']}"
     return f"python -m e2e.bench {benchmark}{options}"

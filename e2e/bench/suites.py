@@ -42,7 +42,7 @@ _FULL: Mapping[str, Measure] = {
     "idle": lambda pair: idle_and_restart.idle(pair, Shape(5000), rounds=3, seconds=60, say=say),
     "restart": lambda pair: idle_and_restart.restart(pair, Shape(5000), rounds=3, say=say),
     "burst of 10,000": lambda pair: burst.measure(
-        pair, Shape(10_000), rounds=1, say=say, targets=[load_targets.BRIDGE]
+        pair, Shape(10_000, kilobytes=10), rounds=1, say=say, targets=[load_targets.BRIDGE]
     ),
 }
 SUITES: Mapping[str, Suite] = {

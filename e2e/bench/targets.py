@@ -45,8 +45,10 @@ def _burst(
     *,
     at_least: bool = False,
     pods: int = 1000,
+    kilobytes: int = 0,
 ) -> Target:
-    return Target("burst", f"bridge.{figure}", what, bound, unit, at_least, {"pods": pods})
+    shape = {"pods": pods, **({"kilobytes": kilobytes} if kilobytes else {})}
+    return Target("burst", f"bridge.{figure}", what, bound, unit, at_least, shape)
 
 
 def _exists(percent: int, bound: float) -> Iterator[Target]:
@@ -102,8 +104,16 @@ TARGETS: tuple[Target, ...] = (
         "x",
     ),
     _burst("writes", "API writes a pod over its life, Events aside", 5.0),
-    _burst("resident_mb", "resident memory, 1,000 running pods", 75.0, "MB"),
-    _burst("resident_mb", "resident memory, 10,000 running pods", 200.0, "MB", pods=10_000),
+    _burst("start_mb", "resident memory, no pods", 110.0, "MB"),
+    _burst("resident_mb", "resident memory, 1,000 running pods", 130.0, "MB"),
+    _burst(
+        "resident_mb",
+        "resident memory, 10,000 running pods of 10 kB",
+        300.0,
+        "MB",
+        pods=10_000,
+        kilobytes=10,
+    ),
     *_exists(50, 6.0),
     *_exists(99, 15.0),
     _latency("running_p50", "remote Running to home Running, p50", 7.0),

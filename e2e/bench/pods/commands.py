@@ -36,6 +36,9 @@ def burst(
     tokens: Annotated[
         bool, typer.Option(help="Mount a service account token in the pods.")
     ] = False,
+    kilobytes: Annotated[
+        int, typer.Option(help="Kilobytes of environment variables of each pod.", min=0)
+    ] = 0,
     only: Annotated[
         list[str] | None, typer.Option(help=f"Targets: {', '.join(LOAD_TARGETS)}; default: all.")
     ] = None,
@@ -43,7 +46,9 @@ def burst(
     prefix: Prefix = PREFIX,
 ) -> None:
     """Create many pods at once: in the remote, behind the minimal bridge, behind the bridge."""
-    shape = Shape(pods, namespaces=namespaces, references=references, tokens=tokens)
+    shape = Shape(
+        pods, namespaces=namespaces, references=references, tokens=tokens, kilobytes=kilobytes
+    )
     targets = tuple(only or LOAD_TARGETS)
     if not set(targets) <= set(LOAD_TARGETS) or (namespaces > 1 and LEAST in targets):
         raise typer.BadParameter("targets are direct, least (with one namespace) and bridge")

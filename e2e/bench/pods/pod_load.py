@@ -41,6 +41,8 @@ class Shape:
     """Number of Secrets that they share."""
     tokens: bool = False
     """Whether the pods have a service account token, as by default."""
+    kilobytes: int = 0
+    """Kilobytes of environment variables of each pod, the same in all, as from one template."""
 
 
 class Crowd:
@@ -87,6 +89,7 @@ class Crowd:
         namespace = self._namespace(number)
         config_map = self._shared(number, self.shape.references)
         secret = self._shared(number, self.shape.secrets)
+        variables = range(10 * self.shape.kilobytes)
         spec: dict[str, Any] = {
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": self.shape.tokens,
@@ -95,6 +98,7 @@ class Crowd:
                     "name": "main",
                     "image": "registry.k8s.io/pause:3.10",
                     "resources": {"requests": {"cpu": "10m", "memory": "8Mi"}},
+                    "env": [{"name": f"V{place:03}", "value": "v" * 72} for place in variables],
                     "envFrom": [{"secretRef": {"name": secret}}],
                     "volumeMounts": [{"name": "config", "mountPath": "/config"}],
                 }
