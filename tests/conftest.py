@@ -69,6 +69,14 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 @pytest.fixture
+async def tls_api(authority: Authority) -> AsyncIterator[FakeApi]:
+    """One API server with TLS, which a kubeconfig's credential needs."""
+    pair = authority.issue("tls-server", address="127.0.0.1")
+    async with FakeApi(tls=authority.server_context(pair)) as server:
+        yield server
+
+
+@pytest.fixture
 async def home_api() -> AsyncIterator[FakeApi]:
     """The API server of the home cluster."""
     async with FakeApi() as server:

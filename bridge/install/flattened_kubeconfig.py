@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,13 +24,20 @@ from bridge.clusters.home_api_address import is_loopback
 from bridge.install import untrusted_kubeconfig
 from sync.kube import http_proxy, kubeconfig, renewed_token
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.kubeconfig import Entry, KubeconfigError
+from sync.kube.kubeconfig import Entry, ResolvedContext
+from sync.kube.kubeconfig_fields import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
-#: Fields that name a file, and the fields for the file's content.
-_CLUSTER_FILES = {"certificate-authority": "certificate-authority-data"}
-_USER_FILES = {"client-certificate": "client-certificate-data", "client-key": "client-key-data"}
+#: Fields that name a file; the ``-data`` fields are for its content.
+_CLUSTER_FILES = ("certificate-authority",)
+_USER_FILES = ("client-certificate", "client-key")
+#: Credentials that a pod cannot use, and what they do.
+_UNUSABLE = {
+    "exec": "runs a credential plugin",
+    "auth-provider": "logs in again",
+    "username": "logs in with a password",
+}
 _ACCOUNT = (
     "create a ServiceAccount for the bridge in the remote (`bridge rbac remote | kubectl apply -f "
     "-`) and a kubeconfig with its token (docs/how-to/install-in-cluster.md explains how)"
@@ -49,22 +56,20 @@ class FlattenedKubeconfig:
 def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
     """The chosen context as a self-contained kubeconfig. Makes no request. Raises
     ClientConfigError."""
-    files = _read_files(ref)
+    files = ResolvedContext()
     try:
-        name = kubeconfig.context_name(files, ref.context)
-        context = kubeconfig.find_entry(files, "context", name).fields
-        cluster_entry = kubeconfig.find_entry(files, "cluster", str(context.get("cluster") or ""))
-        user_entry = kubeconfig.find_entry(files, "user", str(context.get("user") or ""))
+        selection = kubeconfig.select(kubeconfig.read_files(files, _existing(ref)), ref.context)
+        notes = list(_check_usable_in_pod(ref, selection.cluster.fields, selection.user.fields))
+        cluster = _inline_files(files, selection.cluster, _CLUSTER_FILES)
+        user = _inline_files(files, selection.user, _USER_FILES)
+        token, own = kubeconfig.bearer_token(files, selection.user)
     except KubeconfigError as error:
         raise _error(ref, str(error)) from None
-    cluster, user = cluster_entry.fields, user_entry.fields
-    notes = list(_check_usable_in_pod(ref, cluster, user))
-    cluster = _inline_files(ref, cluster_entry, _CLUSTER_FILES)
-    user = _inline_files(ref, user_entry, _USER_FILES)
-    if user.pop("tokenFile", None) and not user.get("token"):
-        user["token"] = _read_content(ref, user_entry.path("tokenFile")).decode().strip()
-    elif user.get("token"):
-        user["token"] = _renewed(str(user["token"]).strip(), user_entry)
+    if token:
+        user["token"] = _renewed(token, selection.user) if own else token
+    if not own:
+        notes.append("remote: the token is copied from its file once; join again when it expires")
+    name = selection.context
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -76,30 +81,20 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
     return FlattenedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
 
 
-def _read_files(ref: KubeconfigRef) -> kubeconfig.Configs:
-    """The kubeconfig's existing files, parsed. Raises ClientConfigError."""
-    paths = [Path(it).expanduser() for it in ref.files().split(os.pathsep) if it]
-    if not (existing := [it for it in paths if it.exists()]):
+def _existing(ref: KubeconfigRef) -> list[Path]:
+    """The kubeconfig's existing files. Raises ClientConfigError."""
+    paths = [Path(file).expanduser() for file in ref.files().split(os.pathsep) if file]
+    if not (existing := [path for path in paths if path.exists()]):
         raise _error(ref, "no such file; name another with --kubeconfig")
-    files = []
-    for path in existing:
-        try:
-            parsed = kubeconfig.parse(path.read_bytes())
-        except OSError as error:
-            raise _error(ref, f"it cannot be read: {error.strerror}") from error
-        except KubeconfigError as error:
-            raise _error(ref, str(error)) from None
-        if parsed is not None:
-            files.append((path, parsed))
-    return files
+    return existing
 
 
 def _check_usable_in_pod(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
     """Yields notes for the user. Raises ClientConfigError for what cannot work in a pod."""
-    for name, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in again")):
+    for name, what in _UNUSABLE.items():
         if user.get(name):
             raise _error(ref, f"it {what} (users[].user.{name}), which a pod cannot do; {_ACCOUNT}")
-    server = urlsplit(str(cluster.get("server") or ""))
+    server = urlsplit(cluster["server"])
     if server.scheme != "https":
         raise _error(ref, "its server is not an https URL; credentials are only stored for TLS")
     host = server.hostname or ""
@@ -109,20 +104,18 @@ def _check_usable_in_pod(ref: KubeconfigRef, cluster: Object, user: Object) -> I
             f"its server is at {host}, which a pod cannot reach; use an address of the remote's "
             "API server that home's pods reach (kind: `kind get kubeconfig --internal`)",
         )
-    proxy = str(cluster.get("proxy-url") or "")
+    proxy = cluster.get("proxy-url", "")
     if proxy and is_loopback(urlsplit(proxy).hostname or ""):
         raise _error(
             ref,
             f"its proxy-url is at {urlsplit(proxy).hostname}, which a pod cannot reach; use a "
             "proxy that home's pods reach",
         )
-    if not proxy and http_proxy.from_environment(str(cluster.get("server") or "")):
+    if not proxy and http_proxy.from_environment(cluster["server"]):
         yield (
             "remote: the pods do not get the proxy of your environment; set proxy-url in the "
             "kubeconfig if they need one"
         )
-    if user.get("tokenFile") and not user.get("token"):
-        yield "remote: the token is copied from its file once; join again when it expires"
 
 
 def _renewed(token: str, entry: Entry) -> str:
@@ -132,25 +125,18 @@ def _renewed(token: str, entry: Entry) -> str:
     return renewed.token if renewed is not None else token
 
 
-def _inline_files(ref: KubeconfigRef, entry: Entry, files: Mapping[str, str]) -> Object:
-    """The fields with the contents of their files. Inline data takes precedence, as in kubectl."""
+def _inline_files(files: ResolvedContext, entry: Entry, names: Iterable[str]) -> Object:
+    """The fields with the contents of their files. Raises KubeconfigError."""
     fields = dict(entry.fields)
-    for name, data in files.items():
-        if fields.pop(name, None) and not fields.get(data):
-            fields[data] = base64.b64encode(_read_content(ref, entry.path(name))).decode()
+    for name in names:
+        if content := kubeconfig.file_or_data(files, entry, name):
+            fields[f"{name}-data"] = base64.b64encode(content).decode()
     return fields
 
 
 def _keep(fields: Object, accepted: Container[str]) -> Object:
     """The fields without those that `untrusted_kubeconfig` rejects, such as ``extensions``."""
     return {key: value for key, value in fields.items() if key in accepted}
-
-
-def _read_content(ref: KubeconfigRef, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _error(ref, f"it names {path}, which cannot be read: {error.strerror}") from error
 
 
 def _error(ref: KubeconfigRef, message: str) -> ClientConfigError:

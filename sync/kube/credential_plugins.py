@@ -118,20 +118,23 @@ def _credential(answer: bytes, api_version: str) -> Credential:
     status = parsed.get("status") if isinstance(parsed, dict) else None
     if not isinstance(status, dict):
         raise CredentialPluginError("did not write an ExecCredential with a status")
-    if parsed.get("apiVersion") != api_version:
+    if (parsed.get("apiVersion"), parsed.get("kind")) != (api_version, "ExecCredential"):
         raise CredentialPluginError(
-            f"wrote another apiVersion than {api_version}, which the kubeconfig names"
+            f"did not write an ExecCredential of the apiVersion {api_version}, which the "
+            "kubeconfig names"
         )
-    token, certificate, key = (
-        str(status.get(name) or "") for name in ("token", "clientCertificateData", "clientKeyData")
-    )
+    names = ("token", "clientCertificateData", "clientKeyData")
+    token, certificate, key = values = [status.get(name) or "" for name in names]
+    if not all(isinstance(value, str) for value in values):
+        raise CredentialPluginError("returned a token or certificate that is not a string")
+    token = token.strip()
     if bool(certificate) != bool(key):
         raise CredentialPluginError(
             "returned one of clientCertificateData and clientKeyData without the other"
         )
     if not (token or certificate):
         raise CredentialPluginError("returned neither a token nor a client certificate")
-    return Credential(token.strip(), certificate, key)
+    return Credential(token, certificate, key)
 
 
 @contextlib.asynccontextmanager

@@ -44,6 +44,7 @@ from sync.kube import (
     tls_context,
 )
 from sync.kube.api_errors import ClientConfigError, Side
+from sync.kube.kubeconfig_fields import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
 from sync.kube.name_lookup import NameLookup
 from sync.kube.renewed_token import KubeconfigToken, RenewedToken
@@ -313,7 +314,7 @@ class ClientConfig:
                 # The first context stays: another current-context may be another cluster.
                 name = self.ref.context or self.context or None
                 settings = await kubeconfig.read(present, name, OIDC_TOKENS)
-        except (kubeconfig.KubeconfigError, oidc.OidcError) as problem:
+        except (KubeconfigError, oidc.OidcError) as problem:
             raise self._error(str(problem)) from None
         except TimeoutError:
             raise self._error(
@@ -367,9 +368,8 @@ class ClientConfig:
         return present
 
     def _apply(self, settings: kubeconfig.ResolvedContext) -> None:
-        server = settings.host
-        if not _is_http(server):
-            raise self._error(f"its cluster's server is not an http(s) URL: {server}")
+        if (server := _http_url(settings.host)) is None:
+            raise self._error("its cluster's server is not an http(s) URL without a user")
         authorization = settings.authorization or ""
         if not (authorization.isprintable() and authorization.isascii()):
             raise self._error("its token contains characters that cannot be sent, such as newlines")
@@ -381,14 +381,14 @@ class ClientConfig:
             raise self._error(str(error)) from None
         try:
             context = http2 = None
-            if server.startswith("https"):
+            if server.startswith("https:"):
                 context = tls_context.client_context(settings)
                 http2 = tls_context.client_context(settings, protocol="h2")
-        except kubeconfig.KubeconfigError as problem:
+        except KubeconfigError as problem:
             raise self._error(str(problem)) from None
         # Nothing raises from here on: a read takes effect as a whole or not at all.
         self.ssl, self.ssl_http2 = context, http2
-        self.server, self.proxy = server.rstrip("/"), proxy
+        self.server, self.proxy = server, proxy
         self.context, self.namespace = settings.context, settings.namespace
         self.server_hostname = settings.tls_server_name
         self.client_certificate = settings.cert
@@ -403,13 +403,16 @@ class ClientConfig:
         return ClientConfigError(message, side=self.side, what=what or f"kubeconfig {self.ref}")
 
 
-def _is_http(server: str) -> bool:
+def _http_url(server: str) -> str | None:
+    """The URL without query and fragment, which kubectl drops; None if it is not usable."""
     try:
         parts = urlsplit(server)
-        port = parts.port
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+        return None
+    if not usable or "@" in parts.netloc or server != server.strip():
+        return None
+    return parts._replace(query="", fragment="").geturl().rstrip("/")
 
 
 async def load(ref: KubeconfigRef, *, side: Side) -> ClientConfig:

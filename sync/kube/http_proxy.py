@@ -39,7 +39,7 @@ def check(proxy: str) -> None:
     """Raises ValueError, without a password in it, for a proxy that cannot be used."""
     try:
         parts = urlsplit(proxy)
-        valid = bool(parts.hostname) and parts.port != 0
+        valid = bool(parts.hostname) and parts.port != 0 and " " not in proxy
     except ValueError:
         valid = False
     if not valid:

@@ -1,10 +1,13 @@
 """Reads kubeconfig files as client-go's clientcmd does.
 
+- `sync.kube.kubeconfig_fields` checks the types of all fields; `select` the fields that exclude or
+  require each other. An installation's kubeconfig passes the same checks.
 - The existing files of a list are merged. The first file with an entry of a name, or with a
   current-context, takes precedence.
 - Relative paths, and the command of an exec plugin that contains a path separator, are relative to
   the folder of the file that names them.
-- A token or password takes precedence over an exec plugin; ``-data`` fields over files.
+- A token file takes precedence over a token; a client certificate, token or user name keeps an exec
+  plugin from running. Without TLS no credential is read, and only impersonation applies.
 
 Every problem with a file raises `KubeconfigError`, whose message never quotes a file's content: a
 kubeconfig contains keys.
@@ -13,30 +16,36 @@ kubeconfig contains keys.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from sync.kube import credential_plugins, oidc
+from sync.kube.kubeconfig_fields import KubeconfigError, decode_base64, parse, problem
 from translators.object_accessors import Object
 
 #: The extension of a cluster that exec plugins receive (client-go's tools/clientcmd/api/v1).
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
-_KINDS = ("context", "cluster", "user")
+_EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
+#: The fields of a user of which at least one is needed with TLS; kubectl would prompt.
+_CREDENTIALS = {"token", "tokenFile", "username", "exec", "auth-provider"}
+_CERTIFICATES = {"client-certificate", "client-certificate-data"}
+_KEYS = {"client-key", "client-key-data"}
+_AUTHORITIES = {"certificate-authority", "certificate-authority-data"}
+#: Fields of a user that kubectl does not accept together.
+_EXCLUSIVE = (
+    {"token", "username"},
+    {"token", "password"},
+    {"tokenFile", "username"},
+    {"exec", "auth-provider"},
+)
 #: Bytes allowed in a header name (RFC 9110, token), without the percent sign, which escapes.
 _TOKEN_BYTES = frozenset(
     b"!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
-
-
-class KubeconfigError(Exception):
-    """Raised when a kubeconfig cannot be used; the message has the cause and no secret."""
 
 
 @dataclass
@@ -96,12 +105,27 @@ Configs = list[tuple[Path, Object]]
 class Entry:
     """A named entry of a kubeconfig."""
 
+    at: str
+    """Its path in the file."""
     fields: Object
     file: Path
 
     def path(self, name: str) -> Path:
         """The path in the field, relative to the folder of the file."""
-        return (self.file.absolute().parent / Path(str(self.fields[name])).expanduser()).absolute()
+        return self.file.absolute().parent / str(self.fields[name])
+
+    def problem(self, what: str) -> KubeconfigError:
+        return problem(self.at, what)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A context with its cluster and user."""
+
+    context: str
+    namespace: str
+    cluster: Entry
+    user: Entry
 
 
 async def read(
@@ -110,70 +134,111 @@ async def read(
     """Reads the context, by default the current one, and obtains the credential from the exec
     plugin or the OIDC issuer if the user has one. Raises KubeconfigError, OidcError and OSError."""
     settings = ResolvedContext()
-    configs = [(path, parsed) for path in files if (parsed := _parsed(settings, path))]
-    name = context_name(configs, context)
-    context_fields = find_entry(configs, "context", name).fields
-    cluster = find_entry(configs, "cluster", str(context_fields.get("cluster") or ""))
-    settings.context, settings.namespace = name, str(context_fields.get("namespace") or "")
-    _apply_cluster(settings, cluster)
-    if context_fields.get("user"):
-        user = find_entry(configs, "user", str(context_fields["user"]))
-        _apply_user(settings, user)
-        await _obtain_credential(settings, user, cluster, renewed_tokens)
+    selection = select(read_files(settings, files), context)
+    settings.context, settings.namespace = selection.context, selection.namespace
+    _apply_cluster(settings, selection.cluster)
+    settings.impersonation = _impersonation(selection.user)
+    if _uses_tls(selection.cluster):
+        await _apply_credential(settings, selection, renewed_tokens)
     return settings
 
 
-def _parsed(settings: ResolvedContext, path: Path) -> Object | None:
-    try:
-        content = settings.content(path)
-    except OSError as error:
-        raise KubeconfigError(f"it cannot be read: {error.strerror}") from error
-    return parse(content)
+def read_files(settings: ResolvedContext, files: Iterable[Path]) -> Configs:
+    """The parsed files that are not empty. Raises KubeconfigError."""
+    paths = list(files)
+    configs = []
+    for path in paths:
+        try:
+            config = parse(settings.content(path))
+        except OSError as error:
+            raise KubeconfigError(f"{path} cannot be read: {error.strerror}") from error
+        except KubeconfigError as error:
+            raise KubeconfigError(f"{path}: {error}" if len(paths) > 1 else str(error)) from None
+        if config is not None:
+            configs.append((path, config))
+    return configs
 
 
-def parse(content: bytes) -> Object | None:
-    """The parsed content of a kubeconfig file; None if it is empty. Raises KubeconfigError."""
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise KubeconfigError("it cannot be read: it is not a text file") from None
-    wrong = KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
-    try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        raise wrong from None
-    if config is None:
-        return None
-    lists_ok = isinstance(config, dict) and all(
-        isinstance(config.get(f"{kind}s") or [], list) for kind in _KINDS
-    )
-    if not lists_ok:
-        raise wrong
-    return dict(config)
-
-
-def context_name(configs: Configs, context: str | None) -> str:
-    """``context``, or the first current-context of the files. Raises KubeconfigError."""
+def select(configs: Configs, context: str | None) -> Selection:
+    """The context with this name, or the first current-context of the files, checked as by
+    client-go's tools/clientcmd/validation.go. Raises KubeconfigError."""
     if not configs:
         raise KubeconfigError("the file is empty")
-    name = context or next(
-        (str(it["current-context"]) for _, it in configs if it.get("current-context")), ""
-    )
-    if not name:
+    names = [config["current-context"] for _, config in configs if "current-context" in config]
+    if not (name := context or next(iter(names), "")):
         raise KubeconfigError("no current-context is set; see `kubectl config use-context`")
-    return name
+    found = _entry(configs, "context", name)
+    if "cluster" not in found.fields:
+        raise found.problem("names no cluster")
+    cluster = _entry(configs, "cluster", found.fields["cluster"])
+    _check_cluster(cluster)
+    if "user" in found.fields:
+        user = _entry(configs, "user", found.fields["user"])
+        _check_user(user)
+    else:
+        user = Entry(f"{found.at}.user", {}, found.file)
+    if _uses_tls(cluster) and user.fields.keys().isdisjoint(_CREDENTIALS | _CERTIFICATES):
+        raise user.problem("has no credential (token, client certificate, exec plugin)")
+    return Selection(name, found.fields.get("namespace", ""), cluster, user)
 
 
-def find_entry(configs: Configs, kind: str, name: str) -> Entry:
-    """The first entry of this kind (context, cluster or user) and name. Raises KubeconfigError."""
+def _entry(configs: Configs, kind: str, name: str) -> Entry:
     for path, config in configs:
-        for item in config.get(f"{kind}s") or ():
-            if isinstance(item, dict) and item.get("name") == name:
-                fields = item.get(kind)
-                if fields is not None and not isinstance(fields, dict):
-                    raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
-                return Entry(fields or {}, path)
+        for entry in config.get(f"{kind}s", ()):
+            if entry.get("name") == name:
+                return Entry(f"{kind}s[{name}].{kind}", entry.get(kind, {}), path)
     raise KubeconfigError(f"it has no {kind} named {name!r}; see `kubectl config view`")
+
+
+def _uses_tls(cluster: Entry) -> bool:
+    server: str = cluster.fields["server"]
+    return not server.lower().startswith("http:")
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def _check_cluster(cluster: Entry) -> None:
+    if "server" not in cluster.fields:
+        raise cluster.problem("has no server")
+    exclusive = [_AUTHORITIES]
+    if _uses_tls(cluster):
+        exclusive += [{"insecure-skip-tls-verify", name} for name in _AUTHORITIES]
+    _check_exclusive(cluster, exclusive)
+
+
+def _check_user(user: Entry) -> None:
+    fields = user.fields
+    _check_exclusive(user, _EXCLUSIVE)
+    if _CERTIFICATES & fields.keys():
+        _check_exclusive(user, (_CERTIFICATES, _KEYS))
+        if not _KEYS & fields.keys():
+            raise user.problem("has a client certificate without a client-key")
+    if "exec" in fields:
+        _check_plugin(Entry(f"{user.at}.exec", fields["exec"], user.file))
+    if "as" not in fields and any(map(fields.get, ("as-uid", "as-groups", "as-user-extra"))):
+        raise user.problem("asks to impersonate a UID, groups or extra fields without a user (as)")
+
+
+def _check_exclusive(entry: Entry, exclusive: Iterable[Set[str]]) -> None:
+    for names in exclusive:
+        if names <= entry.fields.keys():
+            both = " and ".join(sorted(names))
+            raise entry.problem(f"has both {both}, of which kubectl accepts only one")
+
+
+def _check_plugin(plugin: Entry) -> None:
+    fields = plugin.fields
+    if "command" not in fields:
+        raise plugin.problem("has no command")
+    version = fields.get("apiVersion")
+    if version not in _EXEC_VERSIONS:
+        raise plugin.problem(f"must have the apiVersion {' or '.join(_EXEC_VERSIONS)}")
+    mode = fields.get("interactiveMode", "" if version == _EXEC_VERSIONS[0] else "IfAvailable")
+    if mode not in _INTERACTIVE_MODES:
+        raise plugin.problem(f"must have the interactiveMode {', '.join(_INTERACTIVE_MODES)}")
+    if not all(variable.get("name") for variable in fields.get("env", ())):
+        raise plugin.problem("has an env variable without a name")
 
 
 # -- the cluster ---------------------------------------------------------------------------------
@@ -181,30 +246,18 @@ def find_entry(configs: Configs, kind: str, name: str) -> Entry:
 
 def _apply_cluster(settings: ResolvedContext, cluster: Entry) -> None:
     fields = cluster.fields
-    if not fields.get("server"):
-        raise KubeconfigError("the field server is missing; see `kubectl config view`")
-    settings.host = str(fields["server"]).rstrip("/")
+    settings.host = fields["server"].rstrip("/")
     settings.verify_ssl = not fields.get("insecure-skip-tls-verify")
-    settings.tls_server_name = _text(fields, "tls-server-name")
-    settings.proxy = _text(fields, "proxy-url")
-    settings.ca = _file_or_data(settings, cluster, "certificate-authority")
+    settings.tls_server_name = fields.get("tls-server-name")
+    settings.proxy = fields.get("proxy-url")
+    settings.ca = file_or_data(settings, cluster, "certificate-authority")
 
 
-def _text(fields: Object, name: str) -> str | None:
-    return str(fields[name]) if fields.get(name) else None
-
-
-def _file_or_data(settings: ResolvedContext, entry: Entry, name: str) -> bytes | None:
-    """The content of the ``-data`` field, else of the file."""
-    data = entry.fields.get(f"{name}-data")
-    if data:
-        try:
-            return base64.b64decode(str(data))
-        except (binascii.Error, ValueError):
-            raise KubeconfigError(f"the field {name}-data is not base64") from None
-    if not entry.fields.get(name):
-        return None
-    return _file(settings, entry, name)
+def file_or_data(settings: ResolvedContext, entry: Entry, name: str) -> bytes | None:
+    """The content of the ``-data`` field or of the file. Raises KubeconfigError."""
+    if data := entry.fields.get(f"{name}-data"):
+        return decode_base64(data)
+    return _file(settings, entry, name) if name in entry.fields else None
 
 
 def _file(settings: ResolvedContext, entry: Entry, name: str) -> bytes:
@@ -212,55 +265,89 @@ def _file(settings: ResolvedContext, entry: Entry, name: str) -> bytes:
     try:
         return settings.content(path)
     except FileNotFoundError:
-        raise KubeconfigError(f"no such file: {path}") from None
+        raise KubeconfigError(f"{entry.at}.{name}: no such file: {path}") from None
+    except OSError as error:
+        message = f"{entry.at}.{name}: {path} cannot be read: {error.strerror}"
+        raise KubeconfigError(message) from None
 
 
 # -- the user ------------------------------------------------------------------------------------
 
 
-def _apply_user(settings: ResolvedContext, user: Entry) -> None:
-    fields = user.fields
-    settings.cert = _file_or_data(settings, user, "client-certificate")
-    settings.key = _file_or_data(settings, user, "client-key")
-    settings.impersonation = _impersonation(fields)
+async def _apply_credential(
+    settings: ResolvedContext, selection: Selection, renewed_tokens: oidc.RenewedTokens
+) -> None:
+    user, fields = selection.user, selection.user.fields
     settings.renews_itself = not {"exec", "auth-provider", "tokenFile"}.isdisjoint(fields)
-    token = _text(fields, "token")
-    settings.token = (token or "").strip()
-    if token is None and fields.get("tokenFile"):
-        token = _file(settings, user, "tokenFile").decode("utf-8", "replace")
-    if token is not None:
-        # A token file ends with a newline.
-        settings.authorization = f"Bearer {token.strip()}"
-    elif fields.get("username") is not None and fields.get("password") is not None:
-        pair = f"{fields['username']}:{fields['password']}".encode()
+    if _CERTIFICATES & fields.keys():
+        settings.cert = file_or_data(settings, user, "client-certificate")
+        settings.key = file_or_data(settings, user, "client-key")
+    token, own = bearer_token(settings, user)
+    settings.token = token if own else ""
+    config = _oidc_config(user) if "auth-provider" in fields else None
+    if token:
+        settings.authorization = f"Bearer {token}"
+    elif "username" in fields:
+        pair = f"{fields['username']}:{fields.get('password', '')}".encode()
         settings.authorization = f"Basic {base64.b64encode(pair).decode()}"
+    elif "exec" in fields and settings.cert is None:
+        await _run_plugin(settings, user, selection.cluster)
+    elif config is not None:
+        settings.authorization = f"Bearer {await oidc.id_token(user.file, config, renewed_tokens)}"
+        # `oidc` may have just written the file: records its new digest.
+        settings.content(user.file)
 
 
-def _impersonation(fields: Object) -> list[tuple[str, str]]:
-    """The headers of client-go's impersonatingRoundTripper (transport/round_trippers.go)."""
-    user, uid = _text(fields, "as"), _text(fields, "as-uid")
-    groups, extra = fields.get("as-groups") or [], fields.get("as-user-extra") or {}
-    if not isinstance(groups, list) or not isinstance(extra, dict):
+def bearer_token(settings: ResolvedContext, user: Entry) -> tuple[str, bool]:
+    """The token, and whether the kubeconfig itself contains it. The token of the file takes
+    precedence, unless it cannot be read. Raises KubeconfigError."""
+    token: str = user.fields.get("token", "")
+    if token != token.strip():
+        raise problem(f"{user.at}.token", "has white space around the token")
+    if "tokenFile" in user.fields:
+        try:
+            content = _file(settings, user, "tokenFile").decode("utf-8", "replace").strip()
+        except KubeconfigError:
+            if not token:
+                raise
+            content = ""
+        if not (content or token):
+            raise KubeconfigError(f"{user.at}.tokenFile: {user.path('tokenFile')} is empty")
+        return content or token, not content
+    return token, True
+
+
+def _oidc_config(user: Entry) -> Object:
+    """The checked ``config`` of the auth-provider. Raises KubeconfigError and OidcError."""
+    provider: Object = user.fields["auth-provider"]
+    if (name := provider.get("name", "")) != "oidc":
         raise KubeconfigError(
-            "its as-groups or as-user-extra has another type than kubectl accepts"
+            f"{user.at}.auth-provider {name!r} is not supported, as in kubectl since 1.26; use an "
+            "exec plugin"
         )
-    if user is None:
-        if uid or groups or extra:
-            raise KubeconfigError(
-                "it asks to impersonate a UID, groups or extra fields without a user (as)"
-            )
-        return []
-    headers = [("Impersonate-User", user)]
-    headers += [("Impersonate-Uid", uid)] if uid else []
-    headers += [("Impersonate-Group", str(group)) for group in groups]
-    for key, values in extra.items():
-        if not isinstance(values, list):
-            raise KubeconfigError("its as-user-extra has a value that is not a list")
-        name = f"Impersonate-Extra-{_escaped(str(key))}"
-        headers += [(name, str(value)) for value in values]
+    config: Object = provider.get("config", {})
+    oidc.check(user.file, config)
+    return config
+
+
+def _impersonation(user: Entry) -> list[tuple[str, str]]:
+    """The headers of client-go's impersonatingRoundTripper (transport/round_trippers.go)."""
+    headers = list(_impersonation_headers(user.fields))
     if not all(value.isprintable() and value.isascii() for _, value in headers):
-        raise KubeconfigError("a field of its impersonation (as…) cannot be sent in a header")
+        raise KubeconfigError(f"{user.at}: a field as… cannot be sent in a header")
     return headers
+
+
+def _impersonation_headers(fields: Object) -> Iterator[tuple[str, str]]:
+    if "as" in fields:
+        yield "Impersonate-User", fields["as"]
+    if "as-uid" in fields:
+        yield "Impersonate-Uid", fields["as-uid"]
+    for group in fields.get("as-groups", ()):
+        yield "Impersonate-Group", group
+    for key, values in fields.get("as-user-extra", {}).items():
+        for value in values:
+            yield f"Impersonate-Extra-{_escaped(key)}", value
 
 
 def _escaped(key: str) -> str:
@@ -270,61 +357,26 @@ def _escaped(key: str) -> str:
     )
 
 
-async def _obtain_credential(
-    settings: ResolvedContext, user: Entry, cluster: Entry, renewed_tokens: oidc.RenewedTokens
-) -> None:
-    command, provider = user.fields.get("exec"), user.fields.get("auth-provider")
-    if command and provider:
-        raise KubeconfigError("its user has both exec and auth-provider; keep one")
-    if settings.authorization is not None:
-        return
-    if command:
-        await _run_plugin(settings, user, cluster, _mapping(command))
-    elif provider:
-        name = _mapping(provider).get("name")
-        if name != "oidc":
-            raise KubeconfigError(
-                f"its auth-provider {name!r} is not supported, as in kubectl since 1.26; use an "
-                "exec plugin"
-            )
-        token = await oidc.id_token(
-            user.file, _mapping(provider.get("config") or {}), renewed_tokens
-        )
-        settings.authorization = f"Bearer {token}"
-        # `oidc` may have just written the file: records its new digest.
-        settings.content(user.file)
-
-
-def _mapping(value: Any) -> Object:
-    if not isinstance(value, dict):
-        raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
-    return value
-
-
-async def _run_plugin(
-    settings: ResolvedContext, user: Entry, cluster: Entry, command: Object
-) -> None:
-    program = str(command.get("command") or "")
-    if not program:
-        raise KubeconfigError("the field command is missing; see `kubectl config view`")
+async def _run_plugin(settings: ResolvedContext, user: Entry, cluster: Entry) -> None:
+    command = user.fields["exec"]
+    program = command["command"]
     if os.sep in program:
         program = str(user.file.absolute().parent / program)
-    variables = {str(it.get("name")): str(it.get("value")) for it in command.get("env") or ()}
     plugin = credential_plugins.Plugin(
         program=program,
-        arguments=[str(it) for it in command.get("args") or ()],
-        variables=variables,
-        api_version=str(command.get("apiVersion") or ""),
-        interactive=str(command.get("interactiveMode") or "IfAvailable"),
-        cluster=_cluster_info(settings, cluster) if command.get("provideClusterInfo") else None,
+        arguments=command.get("args", []),
+        variables={item["name"]: item.get("value", "") for item in command.get("env", ())},
+        api_version=command["apiVersion"],
+        interactive=command.get("interactiveMode", "IfAvailable"),
+        cluster=_cluster_info(settings, cluster) if "provideClusterInfo" in command else None,
     )
     try:
         credential = await credential_plugins.run(plugin)
     except credential_plugins.CredentialPluginError as failed:
-        raise KubeconfigError(f"the credential plugin (users[].user.exec) {failed}") from None
+        raise KubeconfigError(f"the credential plugin ({user.at}.exec) {failed}") from None
     if credential.token:
         settings.authorization = f"Bearer {credential.token}"
-    if credential.certificate and credential.key:
+    if credential.certificate:
         settings.cert, settings.key = credential.certificate.encode(), credential.key.encode()
 
 
@@ -339,9 +391,9 @@ def _cluster_info(settings: ResolvedContext, cluster: Entry) -> Object:
         info["certificate-authority-data"] = base64.b64encode(settings.ca).decode()
     if settings.proxy:
         info["proxy-url"] = settings.proxy
-    if cluster.fields.get("disable-compression"):
+    if "disable-compression" in cluster.fields:
         info["disable-compression"] = True
-    for extension in cluster.fields.get("extensions") or ():
-        if isinstance(extension, dict) and extension.get("name") == _EXEC_EXTENSION:
+    for extension in cluster.fields.get("extensions", ()):
+        if extension.get("name") == _EXEC_EXTENSION:
             info["config"] = extension.get("extension")
     return info

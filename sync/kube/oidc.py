@@ -29,6 +29,7 @@ import cachetools
 import yaml
 
 from sync.kube import bearer_token
+from sync.kube.kubeconfig_fields import decode_base64
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,14 @@ class RenewedTokens:
         self._known[configured] = (refresh_token, token)
 
 
+def check(file: Path, config: Object) -> None:
+    """Raises OidcError for a provider that kubectl rejects even if it needs no new token."""
+    for key in ("client-id", "idp-issuer-url"):
+        if not config.get(key):
+            raise OidcError(f"oidc: {key} is missing in the auth-provider's config; log in again")
+    _ssl_context(file, config)
+
+
 async def id_token(file: Path, config: Object, renewed: RenewedTokens) -> str:
     """The ID token of the provider, renewed if it has expired. Raises OidcError."""
     async with renewed.lock(str(config.get("refresh-token") or "")):
@@ -80,9 +89,8 @@ async def _id_token(file: Path, config: Object, renewed: RenewedTokens) -> str:
     refresh_token, token = renewed.newest(configured, str(config.get("id-token") or ""))
     if token and not _has_expired(token):
         return token
-    for key in ("refresh-token", "client-id", "idp-issuer-url"):
-        if not config.get(key):
-            raise OidcError(f"oidc: the ID token has expired and {key} is missing; log in again")
+    if not refresh_token:
+        raise OidcError("oidc: the ID token has expired and refresh-token is missing; log in again")
     answer = await _refresh(file, config, refresh_token)
     token = str(answer.get("id_token") or "")
     if not token:
@@ -176,7 +184,7 @@ def _ssl_context(file: Path, config: Object) -> ssl.SSLContext:
     data, path = (config.get(f"idp-certificate-authority{end}") for end in ("-data", ""))
     try:
         if data:
-            text = base64.b64decode(str(data)).decode()
+            text = decode_base64(str(data)).decode()
             return ssl.create_default_context(cadata=text)
         if path:
             return ssl.create_default_context(cafile=file.absolute().parent / str(path))

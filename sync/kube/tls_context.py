@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 
 from sync.base.tls_certificate import load_certificate
-from sync.kube.kubeconfig import KubeconfigError, ResolvedContext
+from sync.kube.kubeconfig import ResolvedContext
+from sync.kube.kubeconfig_fields import KubeconfigError
 
 
 def client_context(settings: ResolvedContext, *, protocol: str = "http/1.1") -> ssl.SSLContext:

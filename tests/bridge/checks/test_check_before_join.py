@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from sync.kube.api_resources import NAMESPACES, NODES, Object
 from sync.kube.credentials import KubeconfigRef
 from tests import objects
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
-from tests.bridge.two_clusters import CANARY, Clusters
-from tests.fakeapi import CLOSED_PORT, Authority, Fault
+from tests.bridge.two_clusters import CANARY, Clusters, tls_api
+from tests.fakeapi import CLOSED_PORT, Authority, FakeApi, Fault
 from tests.fakeapi.account_tokens import NAME, NAMESPACE, account_token
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import node, pod
@@ -53,10 +53,21 @@ async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
     assert two.writes() == []
 
 
+@pytest.fixture
+async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
+    """An API server with TLS, which a kubeconfig's credential needs."""
+    async with tls_api(tmp_path) as server:
+        yield server
+
+
 def _replaced(two: Clusters, user: Object, server: str = "") -> JoinSettings:
     path = two.settings.remote.path
     assert path is not None
-    write(path, kubeconfig(server or two.remote.url, user=user, context="remote-context"))
+    cluster = {"certificate-authority": "fake-ca.crt"}
+    write(
+        path,
+        kubeconfig(server or two.remote.url, user=user, cluster=cluster, context="remote-context"),
+    )
     return two.settings
 
 
@@ -302,9 +313,7 @@ async def test_account_token_that_never_expires_is_a_warning_in_the_remote(two: 
 async def test_expiry_of_client_certificate(two: Clusters, authority: Authority) -> None:
     pair = authority.issue("client")
     user = {"client-certificate": str(pair.cert), "client-key": str(pair.key)}
-    # Over plain HTTP no server requests the certificate, so the bridge does not read it.
-    server = two.remote.url.replace("http://", "https://")
-    found = await checked(_replaced(two, user, server))
+    found = await checked(_replaced(two, user))
     [its] = [it for it in findings_of(found, "BRG104") if it.side == "remote"]
     assert its.severity is Severity.WARNING
     assert its.found.startswith("the client certificate is valid until")

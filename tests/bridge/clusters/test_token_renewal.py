@@ -30,6 +30,7 @@ from tests.objects import secret, service_account
 from translators.timestamps import format_time
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+INSECURE = {"insecure-skip-tls-verify": True}
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
 
@@ -38,6 +39,11 @@ PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(credentials, "CLOCK_UPDATE_INTERVAL", 0.0)
+
+
+@pytest.fixture
+def api(tls_api: FakeApi) -> FakeApi:
+    return tls_api
 
 
 @dataclass
@@ -78,7 +84,7 @@ class Bridge:
 @asynccontextmanager
 async def bridge(api: FakeApi, folder: Path, token: str) -> AsyncIterator[Bridge]:
     api.put(service_account(NAME, namespace=NAMESPACE))
-    path = write(folder / "config", kubeconfig(api.url, user={"token": token}))
+    path = write(folder / "config", kubeconfig(api.url, user={"token": token}, cluster=INSECURE))
     async with KubeClient(await load(KubeconfigRef(path), side="remote")) as client:
         yield Bridge(api, client)
 
@@ -222,7 +228,9 @@ async def test_token_that_shows_no_expiry_is_left_alone(
 
 async def test_token_file_is_left_to_what_writes_it(api: FakeApi, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(account_token(START, 10 * MINUTE))
-    path = write(tmp_path / "config", kubeconfig(api.url, user={"tokenFile": "token"}))
+    path = write(
+        tmp_path / "config", kubeconfig(api.url, user={"tokenFile": "token"}, cluster=INSECURE)
+    )
     config = await load(KubeconfigRef(path), side="remote")
     assert token_renewal.renewable_token(config) is None
 
@@ -241,12 +249,12 @@ RENEWED = RenewedToken(origin_of("own"), "next", START, START + HOUR)
 
 
 async def test_installed_bridge_keeps_the_token_in_its_state_secret(
-    api: FakeApi, client_for: ClientFor
+    home_api: FakeApi, client_for: ClientFor
 ) -> None:
-    api.put(secret("bridge-state-far", namespace="ns", data={"client.pem": "eA=="}))
-    home = await client_for(api, "home")
+    home_api.put(secret("bridge-state-far", namespace="ns", data={"client.pem": "eA=="}))
+    home = await client_for(home_api, "home")
     await keep_renewed_token(RENEWED, home, ("ns", "bridge-state-far"))
-    data = api.get(SECRETS, "bridge-state-far", "ns")["data"]
+    data = home_api.get(SECRETS, "bridge-state-far", "ns")["data"]
     assert data["client.pem"] == "eA=="
     assert base64.b64decode(data["renewed-token"]) == RENEWED.encode()
     assert list(renewed_token.find("own", [])) == []
@@ -254,10 +262,10 @@ async def test_installed_bridge_keeps_the_token_in_its_state_secret(
 
 @pytest.mark.parametrize("is_installed", [True, False])
 async def test_otherwise_the_token_is_kept_in_the_state_directory(
-    is_installed: bool, api: FakeApi, client_for: ClientFor
+    is_installed: bool, home_api: FakeApi, client_for: ClientFor
 ) -> None:
-    api.api.authorize = lambda _: False
-    home = await client_for(api, "home")
+    home_api.api.authorize = lambda _: False
+    home = await client_for(home_api, "home")
     await keep_renewed_token(RENEWED, home, ("ns", "a") if is_installed else None)
     assert list(renewed_token.find("own", [])) == [RENEWED]
-    assert not [entry for entry in api.log if entry.method == "PATCH"]
+    assert not [entry for entry in home_api.log if entry.method == "PATCH"]

@@ -9,6 +9,8 @@ import yaml
 
 SERVER = "https://203.0.113.7:6443"
 CANARY = "canary-4711"
+#: A user with a credential plugin.
+AWS = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws"}}
 
 
 def config(

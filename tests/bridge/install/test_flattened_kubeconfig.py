@@ -17,7 +17,10 @@ from sync.kube import renewed_token
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.renewed_token import RenewedToken, origin_of
-from tests.bridge.install.kubeconfigs import CANARY, SERVER, config, write
+from tests.bridge.install.kubeconfigs import AWS, CANARY, SERVER, config, write
+
+#: A user whose key is missing.
+NO_KEY = {"client-certificate-data": "YQ==", "client-key": "/absent/key"}
 
 
 def read(path: Path, content: dict[str, Any], context: str | None = None) -> dict[str, Any]:
@@ -122,9 +125,13 @@ def test_proxy_of_the_environment_is_noted(path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("user", "cluster", "words"),
     [
-        ({"exec": {"command": "aws"}}, {}, "credential plugin"),
+        (AWS, {}, "credential plugin"),
+        ({"username": "u", "password": "p"}, {}, "logs in with a password"),
         ({"auth-provider": {"name": "oidc"}}, {}, "logs in again"),
-        ({"client-key": "/absent/key"}, {}, "/absent/key, which cannot be read"),
+        (NO_KEY, {}, "no such file: /absent/key"),
+        ({"token": "t"}, {"certificate-authority": "/absent"}, "no such file: /absent"),
+        ({"token": [CANARY]}, {}, "users[u].user.token must be a string"),
+        ({"client-certificate-data": "!"}, {}, "client-certificate-data must be base64"),
         (None, {"server": "https://127.0.0.1:6443"}, "which a pod cannot reach"),
         (None, {"server": "https://localhost:6443"}, "which a pod cannot reach"),
         (None, {"proxy-url": "http://127.0.0.1:3128"}, "which a pod cannot reach"),
@@ -137,7 +144,7 @@ def test_machine_local_settings_are_rejected(
 
 
 def test_credential_plugin_error_names_the_alternative(path: Path) -> None:
-    assert "bridge rbac remote" in refused(path, config(user={"exec": {"command": "aws"}}))
+    assert "bridge rbac remote" in refused(path, config(user=AWS))
 
 
 @pytest.mark.parametrize("missing", ["contexts", "clusters", "users", "current-context"])

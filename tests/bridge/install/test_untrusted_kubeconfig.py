@@ -42,7 +42,7 @@ def rejected(content: dict[str, Any] | bytes) -> str:
         ({"token": CANARY, "as": "a", "as-user-extra": {"k": ["v"]}}, {}),
         (None, {"proxy-url": "http://proxy:3128", "tls-server-name": "api"}),
         (None, {"insecure-skip-tls-verify": True}),
-        ({"token": CANARY, "username": "u", "password": CANARY}, {"extensions": [{"name": "x"}]}),
+        ({"token": CANARY, "extensions": [{"name": "x"}]}, {"extensions": [{"name": "x"}]}),
     ],
 )
 def test_kubeconfig_of_the_installer_is_accepted(

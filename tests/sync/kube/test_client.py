@@ -252,16 +252,17 @@ async def test_request_outside_of_async_with_raises() -> None:
 
 
 @pytest.fixture
-async def rotating(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+async def rotating(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, tls_api: FakeApi) -> Any:
     """A server that takes another token than the one in the kubeconfig's token file."""
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
     token = tmp_path / "token"
     token.write_text("old\n")
-    async with FakeApi(token="new") as server:
-        config = kubeconfig(server.url, user={"tokenFile": "token"})
-        access = await load(KubeconfigRef(write(tmp_path / "config", config)), side="home")
-        async with KubeClient(access) as client:
-            yield server, client, token
+    tls_api.token = "new"
+    cluster = {"insecure-skip-tls-verify": True}
+    config = kubeconfig(tls_api.url, user={"tokenFile": "token"}, cluster=cluster)
+    access = await load(KubeconfigRef(write(tmp_path / "config", config)), side="home")
+    async with KubeClient(access) as client:
+        yield tls_api, client, token
 
 
 async def test_401_is_retried_with_the_new_token(rotating: Any) -> None:

@@ -56,7 +56,7 @@ async def test_address_and_context(path: Path) -> None:
     access = await read(path, kubeconfig("https://example.test:6443/prefix/", context="prod"))
     assert access.server == "https://example.test:6443/prefix"
     assert (access.host, access.port, access.context) == ("example.test", 6443, "prod")
-    assert access.authorization() == {}
+    assert access.authorization() == {"Authorization": "Bearer fake"}
     assert access.ssl is not None
 
 

@@ -29,12 +29,18 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "cluster-bridge" / "renewed-tokens"
 
 
+@pytest.fixture
+def api(tls_api: FakeApi) -> FakeApi:
+    return tls_api
+
+
 def renewed(token: str = "next", *, of: str = OWN, hours: int = 2) -> RenewedToken:
     return RenewedToken(origin_of(of), token, START, START + hours * HOUR)
 
 
-async def read(folder: Path, token: str = OWN, server: str = "http://127.0.0.1:1") -> ClientConfig:
-    content = kubeconfig(server, user={"token": token})
+async def read(folder: Path, token: str = OWN, server: str = "https://127.0.0.1:1") -> ClientConfig:
+    cluster = {"insecure-skip-tls-verify": True}
+    content = kubeconfig(server, user={"token": token}, cluster=cluster)
     return await load(KubeconfigRef(write(folder / "config", content)), side="remote")
 
 

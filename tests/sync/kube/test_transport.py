@@ -19,7 +19,7 @@ from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
 from sync.kube.leader_write_fence import Fence, clock
 from tests.conftest import ClientFor
-from tests.fakeapi import FakeApi, Fault
+from tests.fakeapi import Authority, FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map
 
@@ -171,14 +171,16 @@ async def test_cancelled_request_releases_its_slot(
 
 
 async def test_401_retry_uses_the_new_address(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, authority: Authority
 ) -> None:
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
     file = tmp_path / "config"
-    async with FakeApi(token="new") as old, FakeApi(token="new") as new:
-        write(file, kubeconfig(old.url, user={"token": "old"}))
+    tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
+    insecure = {"insecure-skip-tls-verify": True}
+    async with FakeApi(token="new", tls=tls) as old, FakeApi(token="new", tls=tls) as new:
+        write(file, kubeconfig(old.url, user={"token": "old"}, cluster=insecure))
         async with KubeClient(await load(KubeconfigRef(file), side="home")) as client:
-            write(file, kubeconfig(new.url, user={"token": "new"}))
+            write(file, kubeconfig(new.url, user={"token": "new"}, cluster=insecure))
             for name in ("a", "b"):
                 await client.create(CONFIG_MAPS, config_map(name), namespace="default")
         assert [entry.code for entry in old.log] == [[401]]

@@ -10,7 +10,7 @@ import yaml
 
 from bridge.base.version import version
 from tests.bridge.cli.conftest import Invoke
-from tests.bridge.install.kubeconfigs import CANARY, config, write
+from tests.bridge.install.kubeconfigs import AWS, CANARY, config, write
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_options_that_a_pod_cannot_have_are_rejected(
 
 
 def test_kubeconfig_with_a_credential_plugin_fails(invoke: Invoke, tmp_path: Path) -> None:
-    path = write(tmp_path / "remote.yaml", config(user={"exec": {"command": "aws"}}))
+    path = write(tmp_path / "remote.yaml", config(user=AWS))
     done = invoke("render", "--kubeconfig", str(path))
     assert done.exit_code == 1
     assert "credential plugin" in done.stderr

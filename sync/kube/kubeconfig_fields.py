@@ -1,0 +1,216 @@
+"""The fields of kubeconfig files with their types, as in client-go's tools/clientcmd/api/v1.
+
+`parse` checks a whole file, as kubectl does: an entry of a wrong type is an error even if no
+context refers to it. Fields that client-go does not know are dropped, and so are fields with Go's
+zero value (null, an empty string or list, false): a field that is present is set. Every error names
+the field and never quotes a value.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import yaml
+
+from translators.object_accessors import Object
+
+#: Checks the value of the field at this path, and returns it. Raises KubeconfigError.
+Check = Callable[[Any, str], Any]
+
+
+class KubeconfigError(Exception):
+    """Raised when a kubeconfig cannot be used; the message has the cause and no secret."""
+
+
+def problem(at: str, what: str) -> KubeconfigError:
+    """The error for the field or entry at this path."""
+    return KubeconfigError(f"{at} {what}; see `kubectl config view`")
+
+
+def decode_base64(text: str) -> bytes:
+    """Decodes as Go's encoding/base64: line breaks are skipped. Raises ValueError."""
+    return base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
+
+
+def parse(content: bytes) -> Object | None:
+    """The checked fields of a kubeconfig file; None if it is empty. Raises KubeconfigError."""
+    try:
+        # kubectl reads the first document.
+        document = next(yaml.load_all(content.decode(), _Loader), None)
+    except UnicodeDecodeError:
+        raise KubeconfigError("it cannot be read: it is not a text file") from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        document = ""  # without the parser's error, which quotes the content
+    if document is None:
+        return None
+    if not isinstance(document, dict):
+        raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
+    config: Object = {
+        name: value
+        for name, check in _TOP.items()
+        if _is_set(value := check(document.get(name), name))
+    }
+    if config.get("apiVersion", "v1") != "v1" or config.get("kind", "Config") != "Config":
+        raise KubeconfigError("its apiVersion and kind are not v1 and Config; correct them")
+    return config
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads plain scalars as kubectl does: ``y`` and ``1e3`` are no strings, but dates are."""
+
+    bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _first, _pattern in (
+    ("bool", "yYnNtTfFoO", r"(?i:true|false|yes|no|on|off|y|n)"),
+    ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
+    ("int", "-+0123456789", r"[-+]?(?:0|0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*)"),
+    ("float", "-+.0123456789", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"),
+    ("float", "-+.", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
+    ("merge", "<", "<<"),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first)
+    )
+
+
+# -- types ---------------------------------------------------------------------------------------
+
+
+def _is_set(value: Any) -> bool:
+    return value not in (None, "", [], False)
+
+
+def _text(value: Any, at: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise problem(at, "must be a string (quote numbers and words such as yes)")
+    return value or ""
+
+
+def _flag(value: Any, at: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise problem(at, "must be true or false, without quotes")
+    return bool(value)
+
+
+def _base64(value: Any, at: str) -> str:
+    text = _text(value, at)
+    try:
+        return text if decode_base64(text) else ""
+    except ValueError:
+        raise problem(at, "must be base64") from None
+
+
+def _any(value: Any, _at: str) -> Any:
+    return value
+
+
+def _list(check: Check) -> Check:
+    def check_list(value: Any, at: str) -> list[Any]:
+        if value is not None and not isinstance(value, list):
+            raise problem(at, "must be a list")
+        return [check(item, f"{at}[{place}]") for place, item in enumerate(value or [])]
+
+    return check_list
+
+
+def _map(check: Check) -> Check:
+    def check_map(value: Any, at: str) -> Object:
+        if value is not None and not isinstance(value, dict):
+            raise problem(at, "must be a map")
+        return {str(key): check(content, f"{at}.{key}") for key, content in (value or {}).items()}
+
+    return check_map
+
+
+def _struct(fields: Mapping[str, Check]) -> Check:
+    def check_struct(value: Any, at: str) -> Object | None:
+        known = _map(_any)(value, at)
+        checked = {
+            name: check(known[name], f"{at}.{name}")
+            for name, check in fields.items()
+            if known.get(name) is not None
+        }
+        return {name: content for name, content in checked.items() if _is_set(content)}
+
+    return check_struct
+
+
+def _named(kind: str, check: Check) -> Check:
+    """A list of entries with a unique name and the field ``kind``."""
+    check_entry = _struct({"name": _text, kind: check})
+
+    def check_entries(value: Any, at: str) -> list[Object]:
+        entries: dict[str, Object] = {}
+        for place, item in enumerate(_list(_any)(value, at)):
+            name = item.get("name") if isinstance(item, dict) else None
+            shown = name if isinstance(name, str) and name and name.isprintable() else place
+            entry = check_entry(item, f"{at}[{shown}]")
+            if entry.get("name", "") in entries:
+                raise problem(f"{at}[{shown}]", "has the name of another entry; keep one of them")
+            entries[entry.get("name", "")] = entry
+        return list(entries.values())
+
+    return check_entries
+
+
+# -- fields --------------------------------------------------------------------------------------
+
+_EXTENSIONS = _named("extension", _any)
+
+_CLUSTER: Mapping[str, Check] = {
+    "server": _text,
+    "tls-server-name": _text,
+    "insecure-skip-tls-verify": _flag,
+    "certificate-authority": _text,
+    "certificate-authority-data": _base64,
+    "proxy-url": _text,
+    "disable-compression": _flag,
+    "extensions": _EXTENSIONS,
+}
+_EXEC: Mapping[str, Check] = {
+    "command": _text,
+    "args": _list(_text),
+    "env": _list(_struct({"name": _text, "value": _text})),
+    "apiVersion": _text,
+    "installHint": _text,
+    "provideClusterInfo": _flag,
+    "interactiveMode": _text,
+}
+_USER: Mapping[str, Check] = {
+    "client-certificate": _text,
+    "client-certificate-data": _base64,
+    "client-key": _text,
+    "client-key-data": _base64,
+    "token": _text,
+    "tokenFile": _text,
+    "as": _text,
+    "as-uid": _text,
+    "as-groups": _list(_text),
+    "as-user-extra": _map(_list(_text)),
+    "username": _text,
+    "password": _text,
+    "auth-provider": _struct({"name": _text, "config": _map(_text)}),
+    "exec": _struct(_EXEC),
+    "extensions": _EXTENSIONS,
+}
+_CONTEXT: Mapping[str, Check] = {
+    "cluster": _text,
+    "user": _text,
+    "namespace": _text,
+    "extensions": _EXTENSIONS,
+}
+_TOP: Mapping[str, Check] = {
+    "apiVersion": _text,
+    "kind": _text,
+    "preferences": _struct({"colors": _flag, "extensions": _EXTENSIONS}),
+    "current-context": _text,
+    "clusters": _named("cluster", _struct(_CLUSTER)),
+    "users": _named("user", _struct(_USER)),
+    "contexts": _named("context", _struct(_CONTEXT)),
+    "extensions": _EXTENSIONS,
+}
