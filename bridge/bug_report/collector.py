@@ -390,8 +390,8 @@ def _credentials(file: Path) -> Iterable[str]:
     """The secrets of a kubeconfig's users."""
     try:
         config = kubeconfig_fields.parse(file.read_bytes()) or {}
-        users = [it.get("user") or {} for it in config.get("users") or ()]
-    except (OSError, AttributeError, KubeconfigError):
+        users = [entry.get("user", {}) for entry in config.get("users", ())]
+    except (OSError, KubeconfigError):
         return []
     keys = ("token", "password", "client-key-data", "client-certificate-data")
     return [str(it[key]) for it in users for key in keys if it.get(key)]

@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from translators.object_accessors import Object
+from translators.timestamps import parse_time
 
 #: Seconds to wait for a killed process to exit.
 REAP_TIMEOUT = 0.5
@@ -124,10 +125,14 @@ def _credential(answer: bytes, api_version: str) -> Credential:
             "kubeconfig names"
         )
     names = ("token", "clientCertificateData", "clientKeyData")
-    token, certificate, key = values = [status.get(name) or "" for name in names]
-    if not all(isinstance(value, str) for value in values):
-        raise CredentialPluginError("returned a token or certificate that is not a string")
-    token = token.strip()
+    values = ["" if status.get(name) is None else status[name] for name in names]
+    token, certificate, key = values
+    if not all(isinstance(value, str) for value in values) or token != token.strip():
+        raise CredentialPluginError("returned a malformed token or certificate")
+    try:
+        parse_time(status.get("expirationTimestamp") or "1970-01-01T00:00:00Z")
+    except (ValueError, TypeError, AttributeError):
+        raise CredentialPluginError("returned a malformed expirationTimestamp") from None
     if bool(certificate) != bool(key):
         raise CredentialPluginError(
             "returned one of clientCertificateData and clientKeyData without the other"

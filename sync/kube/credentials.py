@@ -410,7 +410,8 @@ def _http_url(server: str) -> str | None:
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         return None
-    if not usable or "@" in parts.netloc or server != server.strip():
+    # `urlsplit` skips line breaks and white space at the ends.
+    if not (usable and server.isprintable() and server == server.strip()) or "@" in parts.netloc:
         return None
     return parts._replace(query="", fragment="").geturl().rstrip("/")
 

@@ -160,57 +160,41 @@ def _named(kind: str, check: Check) -> Check:
 
 # -- fields --------------------------------------------------------------------------------------
 
-_EXTENSIONS = _named("extension", _any)
 
-_CLUSTER: Mapping[str, Check] = {
-    "server": _text,
-    "tls-server-name": _text,
+def _texts(names: str) -> Mapping[str, Check]:
+    return dict.fromkeys(names.split(), _text)
+
+
+_EXTENSIONS = {"extensions": _named("extension", _any)}
+_CLUSTER = {
+    **_texts("server tls-server-name certificate-authority proxy-url"),
     "insecure-skip-tls-verify": _flag,
-    "certificate-authority": _text,
     "certificate-authority-data": _base64,
-    "proxy-url": _text,
     "disable-compression": _flag,
-    "extensions": _EXTENSIONS,
+    **_EXTENSIONS,
 }
-_EXEC: Mapping[str, Check] = {
-    "command": _text,
+_EXEC = {
+    **_texts("command apiVersion installHint interactiveMode"),
     "args": _list(_text),
-    "env": _list(_struct({"name": _text, "value": _text})),
-    "apiVersion": _text,
-    "installHint": _text,
+    "env": _list(_struct(_texts("name value"))),
     "provideClusterInfo": _flag,
-    "interactiveMode": _text,
 }
-_USER: Mapping[str, Check] = {
-    "client-certificate": _text,
+_USER = {
+    **_texts("client-certificate client-key token tokenFile username password as as-uid"),
     "client-certificate-data": _base64,
-    "client-key": _text,
     "client-key-data": _base64,
-    "token": _text,
-    "tokenFile": _text,
-    "as": _text,
-    "as-uid": _text,
     "as-groups": _list(_text),
     "as-user-extra": _map(_list(_text)),
-    "username": _text,
-    "password": _text,
     "auth-provider": _struct({"name": _text, "config": _map(_text)}),
     "exec": _struct(_EXEC),
-    "extensions": _EXTENSIONS,
+    **_EXTENSIONS,
 }
-_CONTEXT: Mapping[str, Check] = {
-    "cluster": _text,
-    "user": _text,
-    "namespace": _text,
-    "extensions": _EXTENSIONS,
-}
-_TOP: Mapping[str, Check] = {
-    "apiVersion": _text,
-    "kind": _text,
-    "preferences": _struct({"colors": _flag, "extensions": _EXTENSIONS}),
-    "current-context": _text,
+_CONTEXT = {**_texts("cluster user namespace"), **_EXTENSIONS}
+_TOP = {
+    **_texts("apiVersion kind current-context"),
+    "preferences": _struct({"colors": _flag, **_EXTENSIONS}),
     "clusters": _named("cluster", _struct(_CLUSTER)),
     "users": _named("user", _struct(_USER)),
     "contexts": _named("context", _struct(_CONTEXT)),
-    "extensions": _EXTENSIONS,
+    **_EXTENSIONS,
 }

@@ -150,6 +150,8 @@ async def test_impersonation_becomes_the_headers_that_kubectl_sends(path: Path) 
         {"as": "jane", "as-user-extra": {"a": "b"}},
         {"as": "jane\r\nX-Other: 1"},
         {"as": "jane", "as-groups": ["dev\nops"]},
+        {"as": " jane "},
+        {"as": "jane", "as-user-extra": {"a": ["b", " c"]}},
     ],
 )
 async def test_incomplete_impersonation_is_rejected(path: Path, user: dict[str, Any]) -> None:
@@ -460,6 +462,7 @@ async def test_user_that_kubectl_rejects_is_rejected(
         ({"server": ""}, "clusters[fake].cluster has no server"),
         ({"server": "https://me:canary@a.test"}, "without a user"),
         ({"server": " https://a.test"}, "not an http(s) URL"),
+        ({"server": "ht\ntp://a.test"}, "not an http(s) URL"),
         ({"insecure-skip-tls-verify": True, "certificate-authority": "token"}, "has both"),
         ({"insecure-skip-tls-verify": True, "certificate-authority-data": "YQ=="}, "has both"),
         ({"certificate-authority": "token", "certificate-authority-data": "YQ=="}, "has both"),
@@ -619,7 +622,16 @@ async def test_wrong_file_of_a_list_is_named(
 
 @pytest.mark.parametrize(
     "status",
-    [{"token": 5}, {"token": ["a"]}, {"token": " \n"}, {"token": "a", "clientKeyData": "k"}],
+    [
+        {"token": 5},
+        {"token": False},
+        {"token": ["a"]},
+        {"token": " \n"},
+        {"token": "a\n"},
+        {"token": "a", "clientKeyData": "k"},
+        {"token": "a", "expirationTimestamp": 5},
+        {"token": "a", "expirationTimestamp": "soon"},
+    ],
 )
 async def test_plugin_without_a_usable_credential_is_rejected(
     path: Path, status: dict[str, Any]
