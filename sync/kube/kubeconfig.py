@@ -186,7 +186,8 @@ def _entry(configs: Configs, kind: str, name: str) -> Entry:
     for path, config in configs:
         for entry in config.get(f"{kind}s", ()):
             if entry.get("name") == name:
-                return Entry(f"{kind}s[{name}].{kind}", entry.get(kind, {}), path)
+                shown = name if name.isprintable() else repr(name)
+                return Entry(f"{kind}s[{shown}].{kind}", entry.get(kind, {}), path)
     raise KubeconfigError(f"it has no {kind} named {name!r}; see `kubectl config view`")
 
 

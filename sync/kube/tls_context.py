@@ -21,7 +21,7 @@ def client_context(settings: ResolvedContext, *, protocol: str = "http/1.1") -> 
     if not settings.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if settings.cert:
+    if settings.cert is not None:
         _load_certificate(context, settings.cert, settings.key or b"")
     context.set_alpn_protocols([protocol])
     return context

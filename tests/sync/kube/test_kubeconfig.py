@@ -412,6 +412,7 @@ async def test_wrong_file_is_rejected(path: Path, changes: dict[str, Any], probl
         ({**CERTIFICATE, "client-certificate": "a"}, "client-certificate and client-certificate-"),
         ({**CERTIFICATE, "client-key": "a"}, "both client-key and client-key-data"),
         ({"client-certificate": "absent", "client-key": "absent"}, "no such file"),
+        ({"client-certificate": "empty", "client-key": "token"}, "is not valid PEM"),
         ({"tokenFile": "absent"}, "user.tokenFile: no such file"),
         ({"tokenFile": "."}, "cannot be read"),
         ({"tokenFile": "empty"}, "is empty"),
@@ -451,7 +452,7 @@ async def test_wrong_file_is_rejected(path: Path, changes: dict[str, Any], probl
 async def test_user_that_kubectl_rejects_is_rejected(
     path: Path, user: dict[str, Any], problem: str
 ) -> None:
-    path.with_name("empty").write_text("\n")
+    path.with_name("empty").write_text("")
     path.with_name("token").write_text("t\n")
     assert problem in await refused(path, kubeconfig(SERVER, user=user))
 
