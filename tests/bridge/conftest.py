@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from bridge.node import node_controller
 from sync.cache import watcher
 from sync.cleanup import remote_inventory
 from sync.runtime import workqueue
-from tests.bridge.two_clusters import Clusters, clusters
+from tests.bridge.two_clusters import Clusters, clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.sync.informer_harness import ShortenedBackoff
 
@@ -20,6 +21,13 @@ from tests.sync.informer_harness import ShortenedBackoff
 async def two(home_api: FakeApi, remote_api: FakeApi, tmp_path: Path) -> Clusters:
     """Home and a remote with their kubeconfigs."""
     return clusters(home_api, remote_api, tmp_path)
+
+
+@pytest.fixture
+async def tls_two(home_api: FakeApi, tmp_path: Path) -> AsyncIterator[Clusters]:
+    """As `two`, with TLS in the remote, without which a kubeconfig's credential is not read."""
+    async with tls_api(tmp_path) as remote:
+        yield clusters(home_api, remote, tmp_path)
 
 
 @pytest.fixture

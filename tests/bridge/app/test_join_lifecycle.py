@@ -40,7 +40,7 @@ from tests.bridge.running_join import (
     running_join,
     start_join,
 )
-from tests.bridge.two_clusters import CANARY, Clusters, clusters, put_worker, tls_api
+from tests.bridge.two_clusters import CANARY, Clusters, put_worker
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.account_tokens import NAME, NAMESPACE, account_token
 from tests.fakeapi.csr_signer import Signer
@@ -500,24 +500,22 @@ async def test_lease_of_a_node_taken_over_is_not_released(two: Clusters) -> None
 
 
 async def test_short_lived_token_of_the_remote_is_renewed_before_the_join_serves(
-    home_api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tls_two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    async with tls_api(tmp_path) as remote:
-        two = clusters(home_api, remote, tmp_path)
-        two.remote.put(service_account(NAME, namespace=NAMESPACE))
-        token = account_token(datetime.now(UTC), timedelta(minutes=10))
-        cluster = {"certificate-authority": "fake-ca.crt"}
-        content = kubeconfig(two.remote.url, user={"token": token}, cluster=cluster)
-        write(tmp_path / "remote.yaml", content)
-        async with running_join(two) as run:
-            [line] = [it for it in run.reports if "the bridge renews it" in it]
-            end = parse_time(line.partition("valid until ")[2].partition(",")[0])
-            assert timedelta(minutes=50) < end - datetime.now(UTC) <= timedelta(hours=1)
-            last = two.remote.log[-1].authorization
-            assert last.startswith(f"Bearer {PREFIX}")
-        assert not any(PREFIX in line for line in run.reports)
-        two.remote.clear_log()
-        async with running_join(two):
-            used = {entry.authorization for entry in two.remote.log}
-            assert used == {last}, "the next start begins with the renewed token"
+    tls_two.remote.put(service_account(NAME, namespace=NAMESPACE))
+    token = account_token(datetime.now(UTC), timedelta(minutes=10))
+    cluster = {"certificate-authority": "fake-ca.crt"}
+    content = kubeconfig(tls_two.remote.url, user={"token": token}, cluster=cluster)
+    write(tmp_path / "remote.yaml", content)
+    async with running_join(tls_two) as run:
+        [line] = [it for it in run.reports if "the bridge renews it" in it]
+        end = parse_time(line.partition("valid until ")[2].partition(",")[0])
+        assert timedelta(minutes=50) < end - datetime.now(UTC) <= timedelta(hours=1)
+        last = tls_two.remote.log[-1].authorization
+        assert last.startswith(f"Bearer {PREFIX}")
+    assert not any(PREFIX in line for line in run.reports)
+    tls_two.remote.clear_log()
+    async with running_join(tls_two):
+        used = {entry.authorization for entry in tls_two.remote.log}
+        assert used == {last}, "the next start begins with the renewed token"

@@ -105,7 +105,8 @@ def with_plugin(two: Clusters, script: str) -> None:
     path = two.settings.remote.path
     assert path is not None
     user = plugin(path.with_name("plugin"), script)
-    write(path, kubeconfig(two.remote.url, user=user, context="remote-context"))
+    cluster = {"certificate-authority": "fake-ca.crt"}
+    write(path, kubeconfig(two.remote.url, user=user, cluster=cluster))
 
 
 def hanging(folder: Path) -> str:
@@ -137,32 +138,32 @@ def have_exited(pids: list[int]) -> Callable[[], bool]:
 
 
 async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
-    two: Clusters, tmp_path: Path
+    tls_two: Clusters, tmp_path: Path
 ) -> None:
-    with_plugin(two, hanging(tmp_path))
-    async with join_process(two) as process:
-        pids = await pids_in(two, tmp_path)
+    with_plugin(tls_two, hanging(tmp_path))
+    async with join_process(tls_two) as process:
+        pids = await pids_in(tls_two, tmp_path)
         code, seconds = await process.stop()
     assert (code, seconds < IN_ALL) == (0, True)
-    await two.remote.until(have_exited(pids))
+    await tls_two.remote.until(have_exited(pids))
 
 
 async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
-    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tls_two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rejected credential makes the bridge run the plugin again."""
     good = credential({"token": CANARY})
-    with_plugin(two, f"if [ -e {tmp_path}/hangs ]; then {hanging(tmp_path)} fi\n{good}")
+    with_plugin(tls_two, f"if [ -e {tmp_path}/hangs ]; then {hanging(tmp_path)} fi\n{good}")
     extra = "from sync.kube import credentials; credentials.RENEW_INTERVAL = 0.1"
-    async with join_process(two, extra=extra) as process:
+    async with join_process(tls_two, extra=extra) as process:
         await process.wait_for_output("is registered")
         (tmp_path / "hangs").touch()
-        two.remote.token = "another"
-        two.remote.break_watches()
-        pids = await pids_in(two, tmp_path)
+        tls_two.remote.token = "another"
+        tls_two.remote.break_watches()
+        pids = await pids_in(tls_two, tmp_path)
         code, seconds = await process.stop()
     assert (code, seconds < IN_ALL) == (0, True)
-    await two.remote.until(have_exited(pids))
+    await tls_two.remote.until(have_exited(pids))
 
 
 async def test_hanging_thread_does_not_delay_the_exit(two: Clusters) -> None:

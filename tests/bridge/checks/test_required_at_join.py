@@ -24,7 +24,7 @@ from bridge.home_identity.identity_selection import HomeClients
 from bridge.rbac import permissions
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES, Object
 from sync.kube.credentials import KubeconfigRef
-from tests.bridge.two_clusters import CANARY, Clusters, clusters, tls_api
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import CLOSED_PORT, FakeApi, Fault
 from tests.fakeapi.account_tokens import account_token
@@ -229,22 +229,21 @@ def _broken_connection(two: Clusters) -> JoinSettings:
 
 
 async def test_expired_account_token_names_the_command_for_another(
-    home_api: FakeApi, tmp_path: Path
+    tls_two: Clusters, tmp_path: Path
 ) -> None:
-    async with tls_api(tmp_path) as remote:
-        remote.token = "another"
-        two = clusters(home_api, remote, tmp_path)
-        token = account_token(datetime(2020, 1, 1, tzinfo=UTC), timedelta(hours=1))
-        cluster = {"certificate-authority": "fake-ca.crt"}
-        write(
-            tmp_path / "remote.yaml",
-            kubeconfig(remote.url, user={"token": token}, cluster=cluster),
-        )
-        message = await error_of(two.settings)
+    tls_two.remote.token = "another"
+    token = account_token(datetime(2020, 1, 1, tzinfo=UTC), timedelta(hours=1))
+    cluster = {"certificate-authority": "fake-ca.crt"}
+    content = kubeconfig(
+        tls_two.remote.url, user={"token": token}, cluster=cluster, context="remote-context"
+    )
+    write(tmp_path / "remote.yaml", content)
+    message = await error_of(tls_two.settings)
     assert "remote: the token of ServiceAccount cluster-bridge/cluster-bridge expired" in message
     assert "at 2020-01-01T01:00:00Z" in message
     assert "`kubectl create token cluster-bridge -n cluster-bridge --duration 24h`" in message
-    assert two.writes() == []
+    assert "\n" not in message
+    assert tls_two.writes() == []
 
 
 @pytest.mark.parametrize(

@@ -828,8 +828,9 @@ async def test_directory_that_the_node_names_is_only_reported(world: World, tmp_
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_renewed_token_is_deleted_unless_another_node_may_use_it(
-    world: World, shared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tls_two: Clusters, shared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    world = World(tls_two)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     now = datetime.now(UTC)
     origin = renewed_token.origin_of(CANARY)
