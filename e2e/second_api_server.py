@@ -27,6 +27,8 @@ from e2e.kubectl import wait_for
 START_SECONDS = 120.0
 #: Seconds until it has ended.
 STOP_SECONDS = 10.0
+#: A name in its certificate, next to the address of the node.
+SERVER_NAME = "kubernetes"
 #: Ports above those of all other programs in a cluster's network namespace.
 _PORTS = itertools.count(26443)
 
@@ -46,6 +48,7 @@ class SecondApiServer:
         self._names = itertools.count()
         self._process: subprocess.Popen[bytes] | None = None
         self.port = next(_PORTS)
+        self.audit_log = self._folder / AUDIT_LOG
 
     def __enter__(self) -> SecondApiServer:
         self._folder.mkdir()
@@ -87,7 +90,8 @@ class SecondApiServer:
     def _new_authority(self) -> Authority:
         name = f"ca-{next(self._names)}"
         authority = Authority.create(self._folder, name, name)
-        authority.issue(f"{name}-serving", "kube-apiserver", hosts=[self._cluster.node_ip])
+        hosts = [self._cluster.node_ip, SERVER_NAME]
+        authority.issue(f"{name}-serving", "kube-apiserver", hosts=hosts)
         return authority
 
     def _command(self) -> list[str | Path]:
@@ -98,7 +102,7 @@ class SecondApiServer:
             "--secure-port": self.port,
             "--tls-cert-file": f"{serving}.crt",
             "--tls-private-key-file": f"{serving}.key",
-            "--audit-log-path": self._folder / AUDIT_LOG,
+            "--audit-log-path": self.audit_log,
             "--cert-dir": self._folder,
         }
         program, *flags = api_server_command(self._site, programs)
