@@ -41,8 +41,8 @@ class Answer:
 
     user: dict[str, Any]
     error: str = ""
-    crashed: bool = False
-    """Whether the error is none that the bridge reports to a person."""
+    unexpected: bool = False
+    """Whether the error is none that a person gets: a timeout of kubectl, a crash of the bridge."""
 
     @property
     def name(self) -> str:
@@ -69,8 +69,8 @@ class Answers:
             found.append(f"the table has the user {case.answer!r} for kubectl")
         if differs != bool(case.differs):
             found.append("kubectl and the bridge differ" if differs else "they do not differ")
-        if self.bridge.crashed:
-            found.append("the bridge crashes")
+        if self.kubectl.unexpected or self.bridge.unexpected:
+            found.append("an error is unexpected")
         if self.anonymous and NO_PERMISSION not in self.kubectl.error:
             found.append("only the bridge sends a request without a credential")
         if not found:
@@ -133,7 +133,7 @@ async def _ask_kubectl(
         except TimeoutError:
             process.kill()
             await process.wait()
-            return Answer({}, f"no answer in {ANSWER_SECONDS:g} s")
+            return Answer({}, f"no answer in {ANSWER_SECONDS:g} s", unexpected=True)
     if process.returncode:
         return Answer({}, error.decode().strip())
     return Answer(json.loads(out)["status"]["userInfo"])
@@ -160,7 +160,7 @@ async def _bridge_answer(path: Path | None) -> Answer:
     except (PreflightError, KubeError) as error:
         return Answer({}, str(error))
     except Exception as error:  # noqa: BLE001  # It fails the case, not all others.
-        return Answer({}, repr(error), crashed=True)
+        return Answer({}, repr(error), unexpected=True)
     return Answer(review["status"]["userInfo"])
 
 
