@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from bridge.app.kubelet_api_setup import NodeKubelet, cert_dir
 from bridge.app.replica_handover import ReplicaTerm, TermOutdated
@@ -240,9 +239,8 @@ class TermFactory:
     def _annotations(self) -> dict[str, str]:
         settings, facts = self.settings, self.facts
         config = self.remote.config
-        files = config.ref.files().split(os.pathsep)
         # Absolute, because `bridge leave` may run in another directory.
-        kubeconfig = os.pathsep.join(str(Path(it).expanduser().absolute()) for it in files if it)
+        kubeconfig = os.pathsep.join(str(path.absolute()) for path in config.ref.paths())
         certificate = self._certificate_source()
         annotations = {
             node_object.ANNOTATION_KUBECONFIG: kubeconfig,

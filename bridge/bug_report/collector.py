@@ -379,8 +379,8 @@ def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
     access = client.config
     for header in access.authorization().values():
         found.replacements[header.partition(" ")[2] or header] = WITHHELD
-    for file in access.ref.files().split(os.pathsep):
-        for value in _credentials(Path(file).expanduser()):
+    for file in access.ref.paths():
+        for value in _credentials(file):
             found.replacements[value] = WITHHELD
     if not show:
         found.replacements[access.host] = f"<{client.side}-api-server>"

@@ -12,7 +12,6 @@ other fields of the kubeconfig are dropped.
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,8 +82,7 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
 
 def _existing(ref: KubeconfigRef) -> list[Path]:
     """The kubeconfig's existing files. Raises ClientConfigError."""
-    paths = [Path(file).expanduser() for file in ref.files().split(os.pathsep) if file]
-    if not (existing := [path for path in paths if path.exists()]):
+    if not (existing := [path for path in ref.paths() if path.exists()]):
         raise _error(ref, "no such file; name another with --kubeconfig")
     return existing
 

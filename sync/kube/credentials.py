@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import ssl
 from collections.abc import Coroutine
 from datetime import UTC, datetime
@@ -357,8 +356,7 @@ class ClientConfig:
         self._apply(settings)
 
     def _found_files(self) -> list[Path]:
-        files = [Path(p).expanduser() for p in self.ref.files().split(os.pathsep) if p]
-        return [p for p in files if p.exists()]
+        return [path for path in self.ref.paths() if path.exists()]
 
     def _present_files(self) -> list[Path]:
         present = self._found_files()

@@ -27,3 +27,7 @@ class KubeconfigRef:
         if self.path is not None:
             return str(self.path)
         return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+    def paths(self) -> list[Path]:
+        """The files of that list, which may not exist."""
+        return [Path(file).expanduser() for file in self.files().split(os.pathsep) if file]

@@ -13,7 +13,7 @@ from sync.cache import watcher
 from sync.cleanup import remote_inventory
 from sync.runtime import workqueue
 from tests.bridge.two_clusters import Clusters, clusters, tls_api
-from tests.fakeapi import FakeApi
+from tests.fakeapi import Authority, FakeApi
 from tests.sync.informer_harness import ShortenedBackoff
 
 
@@ -28,6 +28,15 @@ async def tls_two(home_api: FakeApi, tmp_path: Path) -> AsyncIterator[Clusters]:
     """As `two`, with TLS in the remote, without which a kubeconfig's credential is not read."""
     async with tls_api(tmp_path) as remote:
         yield clusters(home_api, remote, tmp_path)
+
+
+@pytest.fixture
+async def encrypted(tmp_path: Path) -> AsyncIterator[Clusters]:
+    """As `two`, with TLS in both clusters."""
+    authority = Authority(tmp_path)
+    tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
+    async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:
+        yield clusters(home, remote, tmp_path)
 
 
 @pytest.fixture

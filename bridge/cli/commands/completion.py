@@ -55,9 +55,9 @@ def _contexts(path: Path | None, incomplete: str) -> list[str]:
     with _bounded():
         import yaml
 
-        for file in KubeconfigRef(path).files().split(os.pathsep):
+        for file in KubeconfigRef(path).paths():
             with contextlib.suppress(OSError):
-                content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+                content = yaml.safe_load(file.read_text(encoding="utf-8"))
                 found |= dict.fromkeys(str(it["name"]) for it in content["contexts"])
     return [it for it in found if it.startswith(incomplete)]
 

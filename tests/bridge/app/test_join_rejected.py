@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from tests.bridge.join_process import join_process
-from tests.bridge.two_clusters import Clusters, clusters
-from tests.fakeapi import Authority, FakeApi
+from tests.bridge.two_clusters import Clusters
 from tests.sync.engine_harness import EngineHarness
 
 #: Starting processes takes long on a busy machine.
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-async def encrypted(tmp_path: Path) -> AsyncIterator[Clusters]:
-    """Two clusters with TLS."""
-    authority = Authority(tmp_path)
-    tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
-    async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:
-        yield clusters(home, remote, tmp_path)
 
 
 async def test_join_under_another_home_name_ends_with_one_error(encrypted: Clusters) -> None:

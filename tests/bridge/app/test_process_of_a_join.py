@@ -6,30 +6,19 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from tests.bridge.join_process import join_process
-from tests.bridge.two_clusters import CANARY, Clusters, clusters
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.child_process import child_process
-from tests.fakeapi import Authority, FakeApi
 
 #: Prints at exit whether a package of an extra is loaded.
 REPORT = """
 import atexit, sys
 atexit.register(lambda: print("traces:", "opentelemetry" in sys.modules, file=sys.stderr))
 """
-
-
-@pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[Clusters]:
-    authority = Authority(tmp_path)
-    tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
-    async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:
-        yield clusters(home, remote, tmp_path)
 
 
 def failed_join(kubeconfig: Path, *options: str) -> str:
@@ -56,8 +45,10 @@ def test_error_is_a_log_line_with_the_json_format(tmp_path: Path) -> None:
     assert line["msg"].startswith(f"remote: kubeconfig {missing}: no such file")
 
 
-async def test_metrics_are_served_and_the_packages_of_traces_are_not_loaded(two: Clusters) -> None:
-    async with join_process(two, extra=REPORT) as process:
+async def test_metrics_are_served_and_the_packages_of_traces_are_not_loaded(
+    encrypted: Clusters,
+) -> None:
+    async with join_process(encrypted, extra=REPORT) as process:
         await process.wait_for_output("is registered")
         url = f"https://127.0.0.1:{process.port}/metrics"
         headers = {"Authorization": f"Bearer {CANARY}"}
