@@ -22,7 +22,7 @@ from e2e.browser import Browser
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.dashboard import example_fleet
-from tests.fakeapi import FakeApi, client_config_for
+from tests.fakeapi import FakeApi, credentials_for
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ async def simulated(remotes: int, pods: int) -> AsyncIterator[tuple[FakeApi, str
     """A fleet with a past hour; its API server and the address of its dashboard."""
     async with FakeApi() as api:
         example_fleet.put_fleet(api, remotes=remotes, pods=pods)
-        config = client_config_for(api, "home")
+        config = credentials_for(api, "home")
         config.context = "production"
         with tempfile.TemporaryDirectory() as folder:
             content = kubeconfig(api.url, user={"token": api.token or "none"}, context="production")

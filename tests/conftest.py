@@ -18,7 +18,7 @@ import pytest
 from e2e.clusters.processes import children, end, identify
 from sync.kube.api_errors import Side
 from sync.kube.client import KubeClient
-from tests.fakeapi import Authority, FakeApi, client_config_for
+from tests.fakeapi import Authority, FakeApi, credentials_for
 from tests.virtual_time_loop import loop_factories
 
 # Without a limit of wall-clock time for each example, and with the same examples in each run.
@@ -96,7 +96,7 @@ async def client_for() -> AsyncIterator[ClientFor]:
     async with AsyncExitStack() as stack:
 
         async def make(server: FakeApi, side: Side = "remote") -> KubeClient:
-            return await stack.enter_async_context(KubeClient(client_config_for(server, side)))
+            return await stack.enter_async_context(KubeClient(credentials_for(server, side)))
 
         yield make
 

@@ -172,7 +172,7 @@ def _keep_token(home: KubeClient, settings: JoinSettings) -> Keep:
 
     async def keep(renewed: RenewedToken) -> None:
         name = settings.state_secret
-        secret = (in_cluster.namespace(), name) if name and home.config.in_cluster else None
+        secret = (in_cluster.namespace(), name) if name and home.credentials.in_cluster else None
         await keep_renewed_token(renewed, home, secret)
 
     return keep

@@ -94,14 +94,14 @@ class TermFactory:
         listeners = forwarder = None
         if facts.network == "relay":
             listeners = ServiceListeners(
-                self.remote.config,
+                self.remote,
                 address=facts.relay_address,
                 settings=fit_to_open_files(settings.relay),
                 metrics=self.relay_metrics,
             )
         if policy.relay_image:
             forwarder = HomePodConnections(
-                self.remote.config,
+                self.remote,
                 settings=settings.relay,
                 metrics=self.relay_metrics.reverse,
                 is_leader=lambda: claim.fence.is_open,
@@ -199,7 +199,7 @@ class TermFactory:
     def _home_addresses(self) -> tuple[str, ...]:
         """Addresses of home's API server, which no pod of the remote can have."""
         api = self.facts.home_api
-        hosts = (self.home.account.config.host, *((api.host,) if api is not None else ()))
+        hosts = (self.home.account.endpoint.host, *((api.host,) if api is not None else ()))
         return tuple(dict.fromkeys(hosts))
 
     def _node_controller(
@@ -238,13 +238,13 @@ class TermFactory:
 
     def _annotations(self) -> dict[str, str]:
         settings, facts = self.settings, self.facts
-        config = self.remote.config
+        credentials = self.remote.credentials
         # Absolute, because `bridge leave` may run in another directory.
-        kubeconfig = os.pathsep.join(str(path.absolute()) for path in config.ref.paths())
+        kubeconfig = os.pathsep.join(str(path.absolute()) for path in credentials.ref.paths())
         certificate = self._certificate_source()
         annotations = {
             node_object.ANNOTATION_KUBECONFIG: kubeconfig,
-            node_object.ANNOTATION_CONTEXT: config.context,
+            node_object.ANNOTATION_CONTEXT: credentials.context,
             node_object.ANNOTATION_HOME_NAME: facts.identity.home_name,
             join_record.ANNOTATION_OPTIONS: join_record.encode_policy(
                 self._policy(),
@@ -257,10 +257,10 @@ class TermFactory:
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: (
-                in_cluster.namespace() if self.home.account.config.in_cluster else ""
+                in_cluster.namespace() if self.home.account.credentials.in_cluster else ""
             ),
         }
-        in_files = self.home.identity == "node" and not self.home.account.config.in_cluster
+        in_files = self.home.identity == "node" and not self.home.account.credentials.in_cluster
         if certificate == "csr" or in_files:
             annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
         return annotations

@@ -376,14 +376,14 @@ async def _part(found: BugReport, what: str, reading: Awaitable[T]) -> T | None:
 
 def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
     """Registers the client's credentials for replacement, and unless ``show`` is set its server."""
-    access = client.config
-    for header in access.authorization().values():
+    credentials = client.credentials
+    if header := credentials.credential.authorization:
         found.replacements[header.partition(" ")[2] or header] = WITHHELD
-    for file in access.ref.paths():
+    for file in credentials.ref.paths():
         for value in _credentials(file):
             found.replacements[value] = WITHHELD
     if not show:
-        found.replacements[access.host] = f"<{client.side}-api-server>"
+        found.replacements[client.endpoint.host] = f"<{client.side}-api-server>"
 
 
 def _credentials(file: Path) -> Iterable[str]:

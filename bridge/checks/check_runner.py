@@ -79,7 +79,7 @@ async def check_before_join(settings: JoinSettings) -> Report:
             check_connectivity(stack, settings.home, "home"),
             check_connectivity(stack, settings.remote, "remote"),
         )
-        default = dns_label(remote.client.config.context if remote.client else "remote")
+        default = dns_label(remote.client.credentials.context if remote.client else "remote")
         context = CheckContext(settings, settings.name or default, home, remote)
         findings = [*home.findings, *remote.findings]
         findings += await _run(context, [it for it in IMPLEMENTATIONS if "node" not in it.needs])

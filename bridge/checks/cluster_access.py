@@ -31,7 +31,7 @@ from sync.kube.api_errors import (
     Unauthorized,
 )
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig, load
+from sync.kube.credentials import Credentials, load
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.timestamps import format_time
 
@@ -51,11 +51,11 @@ async def check_connectivity(
     Raises nothing: the findings say what failed. A check that fails has no other finding.
     """
     cluster = ClusterConnectivity(side)
-    config: ClientConfig | None = None
+    credentials: Credentials | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            config = await load(ref, side=side)
-            client = await stack.enter_async_context(KubeClient(config, user_agent=USER_AGENT))
+            credentials = await load(ref, side=side)
+            client = await stack.enter_async_context(KubeClient(credentials, user_agent=USER_AGENT))
             await _read_version(client, cluster)
             cluster.client = client
     except TimeoutError:
@@ -66,8 +66,11 @@ async def check_connectivity(
     else:
         failure = None
     findings = []
-    if config is not None:
-        findings = [*_of_config(config, cluster, named), await _check_expiry(config, cluster)]
+    if credentials is not None:
+        findings = [
+            *_of_kubeconfig(credentials, cluster, named),
+            await _check_expiry(credentials, cluster),
+        ]
     if failure is not None:
         cluster.findings.append(failure)
         findings = [it for it in findings if it.id != failure.id]
@@ -83,7 +86,7 @@ async def _read_version(client: KubeClient, cluster: ClusterConnectivity) -> Non
             raw = await client.limits.read(response, what="GET /version")
         date = response.headers.get("Date", "")
         cluster.clock_ahead = seconds_ahead(date, (start + time.time()) / 2)
-    server = client.config.server
+    server = client.endpoint.server
     try:
         cluster.version = str(orjson.loads(raw).get("gitVersion") or "")
     except (orjson.JSONDecodeError, AttributeError):
@@ -115,26 +118,28 @@ def _failure(problem: KubeError) -> Finding:
     return error("BRG101", side, problem.message)
 
 
-def _of_config(config: ClientConfig, cluster: ClusterConnectivity, named: str) -> Iterator[Finding]:
+def _of_kubeconfig(
+    credentials: Credentials, cluster: ClusterConnectivity, named: str
+) -> Iterator[Finding]:
     """Findings about the kubeconfig, after the attempt to connect."""
-    side, ref = config.side, config.ref
-    context = "" if ref.context else f" (context {config.context})"
+    side, ref, endpoint = credentials.side, credentials.ref, credentials.endpoint
+    context = "" if ref.context else f" (context {credentials.context})"
     yield ok("BRG102", side, f"{named or ref}{context}")
-    if config.ssl is None:
+    if not endpoint.uses_tls:
         yield warning("BRG105", side, "the API server is reached over plain http")
-    elif not config.is_verified:
+    elif endpoint.skips_verification:
         yield warning("BRG105", side, "the API server's certificate is not verified")
     elif cluster.client is not None:
         yield ok("BRG105", side, "the API server's certificate is verified")
 
 
-async def _check_expiry(config: ClientConfig, cluster: ClusterConnectivity) -> Finding:
+async def _check_expiry(credentials: Credentials, cluster: ClusterConnectivity) -> Finding:
     """BRG104."""
-    side, now, client = config.side, datetime.now(UTC), cluster.client
-    account = bearer_token.account_token(config.kubeconfig_token.own)
+    side, now, client = credentials.side, datetime.now(UTC), cluster.client
+    account = bearer_token.account_token(credentials.kubeconfig_token.own)
     ends = (
-        (_client_certificate_expiry(config), "the client certificate"),
-        (config.token_expiry(), "the token"),
+        (_client_certificate_expiry(credentials.credential.certificate), "the client certificate"),
+        (credentials.token_expiry(), "the token"),
     )
     known = [(end, what) for end, what in ends if end is not None]
     if not known:
@@ -150,7 +155,7 @@ async def _check_expiry(config: ClientConfig, cluster: ClusterConnectivity) -> F
             return warning("BRG104", side, f"{text}, but the API server still accepts it")
         return error("BRG104", side, text)
     text = f"{what} is valid until {format_time(end)}"
-    if config.renews_itself:
+    if credentials.renews_itself:
         return ok("BRG104", side, f"{text}, and renews itself")
     if side == "remote" and client is not None and await _is_renewed(client):
         return ok("BRG104", side, f"{text}, and the bridge renews it")
@@ -159,7 +164,7 @@ async def _check_expiry(config: ClientConfig, cluster: ClusterConnectivity) -> F
 
 async def _is_renewed(client: KubeClient) -> bool:
     """Whether a bridge with this credential renews it."""
-    token = token_renewal.renewable_token(client.config)
+    token = token_renewal.renewable_token(client.credentials)
     try:
         async with asyncio.timeout(permissions.REQUEST_SECONDS):
             return token is not None and await token_renewal.may_renew(client, token)
@@ -167,11 +172,9 @@ async def _is_renewed(client: KubeClient) -> bool:
         return False
 
 
-def _client_certificate_expiry(config: ClientConfig) -> datetime | None:
-    """When the client certificate ends; None if there is none."""
-    if config.client_certificate is None:
-        return None
+def _client_certificate_expiry(certificate: bytes) -> datetime | None:
+    """When the client certificate (PEM) ends; None if there is none."""
     try:
-        return x509.load_pem_x509_certificate(config.client_certificate).not_valid_after_utc
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError:
         return None

@@ -111,7 +111,7 @@ async def check_two_clusters(context: CheckContext) -> list[Finding]:
         text = f"neither kube-system of the remote nor {remote.namespace} at home may be read"
         return [not_checked("BRG109", "both", text)]
     if home_uid == remote.uid:
-        server = context.remote_client.config.server
+        server = context.remote_client.endpoint.server
         text = f"{server} is the home cluster itself (same {remote.namespace} namespace)"
         return [error("BRG109", "both", text)]
     return [ok("BRG109", "both", "home and remote are two clusters")]

@@ -111,7 +111,7 @@ async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
             f"--relay-cidr {cidr} contains the bridge's own address, {address}; choose an unused "
             "range"
         )
-    for pod in await find_pods_at(home, address) if home.config.in_cluster else ():
+    for pod in await find_pods_at(home, address) if home.credentials.in_cluster else ():
         if not (pod.get("spec") or {}).get("hostNetwork"):
             return (
                 "--relay-cidr needs the network of a node, but this bridge runs in pod "

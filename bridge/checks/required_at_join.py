@@ -166,7 +166,7 @@ async def _attempt(
 
 
 def _node_name(settings: JoinSettings, remote: KubeClient) -> str:
-    return settings.name or dns_label(remote.config.context)
+    return settings.name or dns_label(remote.credentials.context)
 
 
 async def check_join(
@@ -190,10 +190,13 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     await _require(permissions_stage, context, notify)
     await _require(cluster_stage, context, notify)
     # A kubeconfig that changes while the bridge runs must not lead it to another cluster.
-    context.home_client.config.cluster_uid = await context.home_uid()
-    remote_identity, remote_config = await context.remote_identity(), context.remote_client.config
-    remote_config.identifying_namespace = remote_identity.namespace
-    remote_config.cluster_uid = remote_identity.uid
+    home, remote, remote_identity = (
+        context.home_client,
+        context.remote_client,
+        await context.remote_identity(),
+    )
+    home.expect_cluster(await context.home_uid(), namespace="kube-system")
+    remote.expect_cluster(remote_identity.uid, namespace=remote_identity.namespace)
     identity, address = await context.identity(), await context.bridge_address()
     client_cas = await _client_ca(context.home_client)
     await _require(last_stage, context, notify)

@@ -66,7 +66,7 @@ async def check_bridge_version(context: CheckContext) -> list[Finding]:
 
 async def check_remote_identity(context: CheckContext) -> list[Finding]:
     """BRG305."""
-    server = context.remote_client.config.server
+    server = context.remote_client.endpoint.server
     if await context.remote_id() == remote_id_of(context.existing_node):
         return [ok("BRG305", "both", f"{server} is the cluster of this node")]
     return [error("BRG305", "both", f"{server} is not the cluster of this node")]

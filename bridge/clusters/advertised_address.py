@@ -25,7 +25,7 @@ async def find_bridge_address(home: KubeClient) -> str:
     the credential may not list nodes, to an endpoint of the API server. Raises PreflightError and
     KubeError.
     """
-    address = await asyncio.to_thread(local_address, home.config.host)
+    address = await asyncio.to_thread(local_address, home.endpoint.host)
     if address is not None:
         return address
     for candidate in await _addresses_at_home(home):
@@ -33,7 +33,7 @@ async def find_bridge_address(home: KubeClient) -> str:
         if address is not None:
             return address
     raise PreflightError(
-        f"home: cannot determine at which address the API server at {home.config.host} reaches "
+        f"home: cannot determine at which address the API server at {home.endpoint.host} reaches "
         "this machine; name it with --address IP"
     )
 

@@ -22,7 +22,7 @@ from sync.kube.api_errors import (
 from sync.kube.api_resources import NAMESPACES
 from sync.kube.bearer_token import AccountToken
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig, load
+from sync.kube.credentials import Credentials, load
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, uid_of
 from translators.timestamps import format_time
@@ -40,18 +40,19 @@ async def connect(ref: KubeconfigRef, *, side: Side, notify: Notify) -> AsyncIte
     """A client whose API server has responded once. Raises PreflightError."""
     with as_preflight_errors(side):
         async with asyncio.timeout(CONNECT_SECONDS):
-            config = await load(ref, side=side)
-            async with KubeClient(config) as probe:
+            credentials = await load(ref, side=side)
+            async with KubeClient(credentials) as probe:
                 try:
                     version = await probe.request(
                         "GET", "/version", timeout=permissions.REQUEST_SECONDS
                     )
                 except Unauthorized as error:
-                    if message := _expired_token_message(config):
+                    if message := _expired_token_message(credentials):
                         raise PreflightError(message) from error
                     raise
-    notify(f"{side}: {config.server} (context {config.context}), {version.get('gitVersion', '?')}")
-    async with KubeClient(config) as client:
+    server, context = credentials.endpoint.server, credentials.context
+    notify(f"{side}: {server} (context {context}), {version.get('gitVersion', '?')}")
+    async with KubeClient(credentials) as client:
         yield client
 
 
@@ -97,15 +98,16 @@ def new_token_command(token: AccountToken) -> str:
     return f"`kubectl create token {token.name} -n {token.namespace} --duration 24h`"
 
 
-def _expired_token_message(config: ClientConfig) -> str:
+def _expired_token_message(credentials: Credentials) -> str:
     """What to do if the credential is a ServiceAccount's token that has expired; "" otherwise."""
-    token = bearer_token.account_token(config.kubeconfig_token.own)
-    end = config.token_expiry()
+    token = bearer_token.account_token(credentials.kubeconfig_token.own)
+    end = credentials.token_expiry()
     if token is None or end is None or end > datetime.now(UTC):
         return ""
-    renews = ", and a bridge renews it only while it runs" if config.side == "remote" else ""
+    side = credentials.side
+    renews = ", and a bridge renews it only while it runs" if side == "remote" else ""
     return (
-        f"{config.side}: the token of {token} expired at {format_time(end)}{renews}; put a new one "
+        f"{side}: the token of {token} expired at {format_time(end)}{renews}; put a new one "
         f"into the kubeconfig ({new_token_command(token)} in that cluster) and join again; an "
         "installed bridge gets it by `bridge upgrade NODE --kubeconfig FILE`"
     )

@@ -14,11 +14,10 @@ from urllib.parse import urlsplit
 
 from bridge.base.command_error import PreflightError
 from bridge.rbac import permissions
-from sync.kube import http_proxy
 from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import ENDPOINT_SLICES
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig
+from sync.kube.endpoint import Endpoint, proxy_of_environment
 from translators.object_accessors import Object
 from translators.translation_options import HostPort
 
@@ -38,37 +37,35 @@ class HomeApiAddress:
 async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
     """The kubeconfig's host and port where pods can use them, else an endpoint of the Service
     ``kubernetes``. Raises PreflightError where neither exists, and KubeError."""
-    access = home.config
-    why = _unusable(access)
+    endpoint, in_cluster = home.endpoint, home.credentials.in_cluster
+    why = "it is a Service's, which only pods at home reach" if in_cluster else _unusable(endpoint)
     if not why:
-        return HomeApiAddress(HostPort(access.host, access.port))
+        return HomeApiAddress(HostPort(endpoint.host, endpoint.port))
     at = await kubernetes_endpoint(home)
     if at is None:
         raise PreflightError(
-            f"home: pods cannot use the API server's address {access.server}: {why}; and the "
+            f"home: pods cannot use the API server's address {endpoint.server}: {why}; and the "
             "Service kubernetes has no endpoints; name an address that pods can reach with "
             "--home-api-address HOST:PORT, or join with --service-accounts none"
         )
-    if access.in_cluster or is_loopback(access.host):
+    if in_cluster or is_loopback(endpoint.host):
         return HomeApiAddress(at)
     return HomeApiAddress(at, f"an endpoint of the Service kubernetes: {why}")
 
 
-def _unusable(access: ClientConfig) -> str:
+def _unusable(endpoint: Endpoint) -> str:
     """Why pods cannot use the kubeconfig's server; "" if they can."""
-    server = urlsplit(access.server)
-    if access.in_cluster:
-        return "it is a Service's, which only pods at home reach"
-    if is_loopback(access.host):
+    server = urlsplit(endpoint.server)
+    if is_loopback(endpoint.host):
         return "it is on loopback"
     if server.scheme != "https":
         return "home's kubeconfig has a plain http server, and pods need TLS"
     if server.path.strip("/"):
         return f"home's kubeconfig has a server with the path {server.path}, which pods cannot use"
     # A proxy from the environment is for this machine, and irrelevant on the remote's nodes.
-    if access.proxy and access.proxy != http_proxy.from_environment(access.server):
+    if endpoint.proxy and endpoint.proxy != proxy_of_environment(endpoint.server):
         return "home's kubeconfig has a proxy-url, which pods cannot use"
-    if access.server_hostname and access.server_hostname != access.host:
+    if endpoint.tls_server_name and endpoint.tls_server_name != endpoint.host:
         return "home's kubeconfig verifies the server by tls-server-name, but pods by its address"
     return ""
 

@@ -31,7 +31,7 @@ from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.api_resources import SECRETS, SERVICE_ACCOUNTS
 from sync.kube.bearer_token import AccountToken
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig
+from sync.kube.credentials import Credentials
 from sync.kube.renewed_token import RenewedToken
 from translators.object_accessors import Object
 from translators.timestamps import format_time, parse_time
@@ -52,10 +52,10 @@ DENIED_INTERVAL = timedelta(minutes=10)
 Keep = Callable[[RenewedToken], Awaitable[None]]
 
 
-def renewable_token(config: ClientConfig) -> AccountToken | None:
+def renewable_token(credentials: Credentials) -> AccountToken | None:
     """The kubeconfig's token, if it is one of a ServiceAccount that expires and that nothing else
     renews."""
-    token = bearer_token.account_token(config.kubeconfig_token.own)
+    token = bearer_token.account_token(credentials.kubeconfig_token.own)
     return token if token is not None and token.expires is not None else None
 
 
@@ -93,7 +93,7 @@ class TokenRenewal:
     async def renew_if_due(self) -> None:
         """Renews the token if it is due."""
         with log_defects("the token of the remote"):
-            token, now = renewable_token(self._remote.config), self._now()
+            token, now = renewable_token(self._remote.credentials), self._now()
             is_early = self._not_before is not None and now < self._not_before
             if token is None or is_early or not self._is_due(token, now):
                 return
@@ -106,7 +106,10 @@ class TokenRenewal:
 
     async def announce(self) -> None:
         """Reports whether an expiring token is renewed. Raises KubeError."""
-        token, end = renewable_token(self._remote.config), self._remote.config.token_expiry()
+        token, end = (
+            renewable_token(self._remote.credentials),
+            self._remote.credentials.token_expiry(),
+        )
         if token is None or end is None:
             return
         text = f"remote: the token of {token} is valid until {format_time(end)}"
@@ -117,12 +120,12 @@ class TokenRenewal:
 
     def _now(self) -> datetime:
         """The time by the clock that the token's end is compared with."""
-        return self._remote.config.server_clock.now() or datetime.now(UTC)
+        return self._remote.server_clock.now() or datetime.now(UTC)
 
     def _is_due(self, token: AccountToken, now: datetime) -> bool:
         current, end = (
-            self._remote.config.kubeconfig_token.renewed,
-            self._remote.config.token_expiry(),
+            self._remote.credentials.kubeconfig_token.renewed,
+            self._remote.credentials.token_expiry(),
         )
         if end is None:
             return False
@@ -139,7 +142,7 @@ class TokenRenewal:
             self._report(f"{token} is not renewed: {_how_to_allow()}")
             return
         renewed = await self._request(token)
-        self._remote.config.use_renewed_token(renewed)
+        self._remote.credentials.use_renewed_token(renewed)
         self._remaining = self._rng.uniform(*REMAINING)
         self._last_problem = ""
         until = format_time(renewed.expires)
@@ -155,7 +158,7 @@ class TokenRenewal:
 
     async def _request(self, token: AccountToken) -> RenewedToken:
         """The next token. Raises KubeError."""
-        origin = renewed_token.origin_of(self._remote.config.kubeconfig_token.own)
+        origin = renewed_token.origin_of(self._remote.credentials.kubeconfig_token.own)
         spec: Object = {
             "expirationSeconds": round(max(token.lifetime, MIN_LIFETIME).total_seconds()),
             "audiences": list(token.audiences),

@@ -164,8 +164,8 @@ class FleetWatch:
                 total[name] = total.get(name, 0) + amount
         error = self._nodes.error
         return {
-            "context": printable(self._home.config.context),
-            "server": printable(strip_credentials(self._home.config.server)),
+            "context": printable(self._home.credentials.context),
+            "server": printable(strip_credentials(self._home.endpoint.server)),
             "version": self._version,
             "nodes": len(own) if self._is_whole else None,
             "cpu": total.get("cpu", 0) / 1000,

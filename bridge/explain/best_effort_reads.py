@@ -66,4 +66,4 @@ async def list_events(client: KubeClient, about: Object, unseen: list[str]) -> l
 
 
 def _note(client: KubeClient, what: str, error: KubeError) -> str:
-    return f"{client.config.side}: {what}: {error.message}"
+    return f"{client.side}: {what}: {error.message}"

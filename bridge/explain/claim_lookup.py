@@ -69,7 +69,7 @@ async def look_up_claim(settings: ExplainSettings) -> ClaimFacts:
             connect(settings.home, side="home", notify=lambda _: None)
         )
         with as_preflight_errors("home"):
-            namespace = settings.namespace or home.config.namespace or "default"
+            namespace = settings.namespace or home.credentials.namespace or "default"
             facts = await _read_home(home, settings, namespace)
         if facts.node is not None and facts.policy is not None:
             remote = await connect_remote(
@@ -150,7 +150,7 @@ def _handle(objects: ClaimObjects, policy: Policy) -> VolumeHandle | None:
 
 
 async def _read_remote(remote: KubeClient, facts: ClaimFacts, policy: Policy) -> None:
-    facts.server = remote.config.server
+    facts.server = remote.endpoint.server
     unread = len(facts.not_checked)
     found = None
     if (handle := facts.handle) is not None:

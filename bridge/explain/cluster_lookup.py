@@ -166,7 +166,7 @@ async def look_up_pod(settings: ExplainSettings) -> PodFacts:
         )
         with as_preflight_errors("home"):
             # As kubectl does.
-            namespace = settings.namespace or home.config.namespace or "default"
+            namespace = settings.namespace or home.credentials.namespace or "default"
             facts = await _read_home(home, replace(settings, namespace=namespace))
         if facts.policy is not None:
             await _look_up_remote(stack, settings, home, facts, facts.policy)
@@ -282,7 +282,7 @@ async def _look_up_remote(
 
 async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> RemoteFacts:
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
-    found, not_checked = RemoteFacts(remote.config.server), facts.not_checked
+    found, not_checked = RemoteFacts(remote.endpoint.server), facts.not_checked
     found.namespace = await best_effort_reads.get_object(remote, NAMESPACES, namespace, not_checked)
     reads = await select_cluster_reads(remote, policy.remote_namespaces)
     if reads.nodes:

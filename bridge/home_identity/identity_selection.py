@@ -40,8 +40,8 @@ from sync.base.background_task import cancel_and_wait
 from sync.kube import in_cluster
 from sync.kube.api_errors import Forbidden, Unauthorized
 from sync.kube.api_resources import NODES
-from sync.kube.certificate_config import CertificateConfig
 from sync.kube.client import KubeClient
+from sync.kube.credentials import CertificateCredentials
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.virtual_node_identity import home_id_from_uid
 
@@ -75,11 +75,11 @@ class HomeClients:
 
     async def keep_renewed(self) -> None:
         """Renews the certificate until cancelled; returns at once if there is none."""
-        config = self.home.config
-        if self.certificate is not None and isinstance(config, CertificateConfig):
+        credentials = self.home.credentials
+        if self.certificate is not None and isinstance(credentials, CertificateCredentials):
             await self.certificate.keep_renewed(
                 self.home,
-                lambda pair: config.replace_certificate(pair.certificate, pair.key),
+                lambda pair: credentials.replace_certificate(pair.certificate, pair.key),
                 account=self.account,
             )
 
@@ -134,9 +134,9 @@ class _Selection:
             return HomeClients.of_account(self.account, str(problem))
 
     async def _as_node(self) -> HomeClients:
-        if self.account.config.ssl is None:
+        if not self.account.endpoint.uses_tls:
             raise _NoNodeIdentityError("home's API server has no TLS")
-        in_pod = self.account.config.in_cluster
+        in_pod = self.account.credentials.in_cluster
         store = await (self._secret_store() if in_pod else self._cert_dir())
         pair = None
         if await store.current() is not None:
@@ -156,8 +156,9 @@ class _Selection:
         try:
             return await self._with_certificate(certificate, pair, reason)
         except Unauthorized as error:
+            signer = requester.endpoint.server
             raise PreflightError(
-                f"home: does not accept the certificate that {requester.config.server} signed for "
+                f"home: does not accept the certificate that {signer} signed for "
                 f"node {self.node}; is --home-bootstrap-kubeconfig for another cluster?"
                 if self.settings.home_bootstrap is not None
                 else f"home: does not accept the certificate that it signed for node {self.node}; "
@@ -260,8 +261,9 @@ class _Selection:
         self, certificate: NodeCertificate, pair: TlsKeyPair, reason: str
     ) -> HomeClients:
         """Raises Unauthorized if home does not accept the certificate."""
-        config = CertificateConfig(self.account.config, pair.certificate, pair.key)
-        client = KubeClient(config, beside=self.account)
+        account = self.account
+        credentials = CertificateCredentials(account.credentials, pair.certificate, pair.key)
+        client = KubeClient(credentials, beside=account)
         await self.stack.enter_async_context(client)
         if await permissions.missing_permissions(client, [_AS_NODE], self.node):
             raise _NoNodeIdentityError("home's API server does not run the Node authorizer")

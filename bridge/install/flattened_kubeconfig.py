@@ -21,9 +21,10 @@ import yaml
 
 from bridge.clusters.home_api_address import is_loopback
 from bridge.install import untrusted_kubeconfig
-from sync.kube import http_proxy, kubeconfig, renewed_token
+from sync.kube import kubeconfig, renewed_token
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.kubeconfig import Entry, ResolvedContext
+from sync.kube.endpoint import proxy_of_environment
+from sync.kube.kubeconfig import Entry, Sources
 from sync.kube.kubeconfig_fields import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
@@ -55,13 +56,13 @@ class FlattenedKubeconfig:
 def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
     """The chosen context as a self-contained kubeconfig. Makes no request. Raises
     ClientConfigError."""
-    files = ResolvedContext()
+    sources = Sources()
     try:
-        selection = kubeconfig.select(kubeconfig.read_files(files, _existing(ref)), ref.context)
+        selection = kubeconfig.select(kubeconfig.read_files(sources, _existing(ref)), ref.context)
         notes = list(_check_usable_in_pod(ref, selection.cluster.fields, selection.user.fields))
-        cluster = _inline_files(files, selection.cluster, _CLUSTER_FILES)
-        user = _inline_files(files, selection.user, _USER_FILES)
-        token, own = kubeconfig.bearer_token(files, selection.user)
+        cluster = _inline_files(sources, selection.cluster, _CLUSTER_FILES)
+        user = _inline_files(sources, selection.user, _USER_FILES)
+        token, own = kubeconfig.bearer_token(sources, selection.user)
     except KubeconfigError as error:
         raise _error(ref, str(error)) from None
     if token:
@@ -109,7 +110,7 @@ def _check_usable_in_pod(ref: KubeconfigRef, cluster: Object, user: Object) -> I
             f"its proxy-url is at {urlsplit(proxy).hostname}, which a pod cannot reach; use a "
             "proxy that home's pods reach",
         )
-    if not proxy and http_proxy.from_environment(cluster["server"]):
+    if not proxy and proxy_of_environment(cluster["server"]):
         yield (
             "remote: the pods do not get the proxy of your environment; set proxy-url in the "
             "kubeconfig if they need one"
@@ -123,11 +124,11 @@ def _renewed(token: str, entry: Entry) -> str:
     return renewed.token if renewed is not None else token
 
 
-def _inline_files(files: ResolvedContext, entry: Entry, names: Iterable[str]) -> Object:
+def _inline_files(sources: Sources, entry: Entry, names: Iterable[str]) -> Object:
     """The fields with the contents of their files. Raises KubeconfigError."""
     fields = dict(entry.fields)
     for name in names:
-        if content := kubeconfig.file_or_data(files, entry, name):
+        if content := kubeconfig.file_or_data(sources, entry, name):
             fields[f"{name}-data"] = base64.b64encode(content).decode()
     return fields
 

@@ -62,7 +62,7 @@ async def check_remote_of_node(remote: KubeClient, node: Object) -> None:
     identity = await read_remote_identity(remote, join_record.remote_namespaces(node))
     if not identity.is_remote_of(node):
         raise PreflightError(
-            f"remote: {remote.config.server} is not the remote cluster of node {name_of(node)}; "
+            f"remote: {remote.endpoint.server} is not the remote cluster of node {name_of(node)}; "
             "name the kubeconfig of that cluster with --kubeconfig"
         )
 

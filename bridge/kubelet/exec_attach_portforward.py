@@ -69,7 +69,7 @@ async def _upgrade_and_tunnel(
     access: PodAccess, kind: str, routed: RoutedRequest, query: Pairs
 ) -> web.StreamResponse:
     pod = access.requested_pod(routed.parameters)
-    request, config = routed.request, access.remote.config
+    request = routed.request
     headers = upgrade_headers(request)
     path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
     with access.streams.track(kind, routed.parameters["namespace"]) as stream:
@@ -78,7 +78,7 @@ async def _upgrade_and_tunnel(
         headers += audit.items()
         try:
             upgraded = await open_upgrade(
-                config, request.method, path, query, headers, user_agent=agent
+                access.remote, request.method, path, query, headers, user_agent=agent
             )
         except KubeError as error:
             raise http_error_from(error) from error

@@ -156,7 +156,7 @@ def _delete_local_route(cidr: str, *, notify: Notify) -> None:
 def forget_renewed_token(state: HomeState, remote_state: RemoteState, *, notify: Notify) -> None:
     """Deletes the token of this machine that replaced the one of the remote's kubeconfig, unless
     another virtual node of the remote may use it."""
-    token = remote_state.client.config.kubeconfig_token.own if remote_state.client else ""
+    token = remote_state.client.credentials.kubeconfig_token.own if remote_state.client else ""
     if not token or state.sibling_nodes is None or state.sibling_nodes:
         return
     try:

@@ -35,9 +35,9 @@ from wsproto.frame_protocol import CloseReason
 from bridge.net.portions import UNSENT_LIMIT, Portions
 from sync.kube.api_errors import KubeError, Unreachable, from_status
 from sync.kube.api_resources import PODS
-from sync.kube.credentials import ClientConfig
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.transport import Transport
 from translators.relay.forward_plan import Backend
 
 #: The WebSocket subprotocol of port-forwards.
@@ -59,7 +59,7 @@ _HUNG_UP = "the remote's API server hung up"
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
-async def open_port_forward(access: ClientConfig, backend: Backend) -> UpgradeResponse:
+async def open_port_forward(client: Transport, backend: Backend) -> UpgradeResponse:
     """Opens a connection for a `PortForwardTransport` to one port of a pod. Raises KubeError if the
     API server cannot connect it to the pod.
 
@@ -78,14 +78,14 @@ async def open_port_forward(access: ClientConfig, backend: Backend) -> UpgradeRe
     try:
         async with asyncio.timeout(OPEN_TIMEOUT):
             upgraded = await open_upgrade(
-                access, "GET", path, [("ports", str(backend.port))], headers
+                client, "GET", path, [("ports", str(backend.port))], headers
             )
     except TimeoutError as error:
         raise Unreachable(
-            f"no port-forward to the pod within {OPEN_TIMEOUT:.0f} s", side=access.side, what=what
+            f"no port-forward to the pod within {OPEN_TIMEOUT:.0f} s", side=client.side, what=what
         ) from error
     if upgraded.status != 101:
-        raise rejection(access, upgraded, what)
+        raise rejection(client, upgraded, what)
     accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest()).decode()
     if upgraded.head.values("Sec-WebSocket-Accept") != [accept] or upgraded.head.values(
         "Sec-WebSocket-Protocol"
@@ -93,20 +93,20 @@ async def open_port_forward(access: ClientConfig, backend: Backend) -> UpgradeRe
         upgraded.close()
         raise Unreachable(
             f"the API server answers a port-forward with something else than {SUBPROTOCOL}",
-            side=access.side,
+            side=client.side,
             what=what,
         )
     return upgraded
 
 
-def rejection(access: ClientConfig, upgraded: UpgradeResponse, what: str) -> KubeError:
+def rejection(client: Transport, upgraded: UpgradeResponse, what: str) -> KubeError:
     """The error that a response without an upgrade reports."""
     try:
         body = orjson.loads(upgraded.body)
     except orjson.JSONDecodeError:
         body = None
     status = body if isinstance(body, dict) else {"message": f"answered {upgraded.status}"}
-    return from_status(status, code=upgraded.status, side=access.side, what=what)
+    return from_status(status, code=upgraded.status, side=client.side, what=what)
 
 
 class PortForwardTransport(LayeredTransport):

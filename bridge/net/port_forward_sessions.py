@@ -27,9 +27,9 @@ from bridge.net.port_forward_connection import (
 from bridge.net.spdy_session import SpdySession
 from sync.kube.api_errors import Unreachable
 from sync.kube.api_resources import PODS
-from sync.kube.credentials import ClientConfig
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.nested_transport import LayeredTransport
+from sync.kube.transport import Transport
 from translators.relay.forward_plan import Backend
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class OpenedPortForward:
 class PortForwards:
     """The port-forwards of one remote."""
 
-    def __init__(self, remote: ClientConfig) -> None:
+    def __init__(self, remote: Transport) -> None:
         self._remote = remote
         self._usable: dict[_PodUid, dict[SpdySession, None]] = {}
         self._all: dict[SpdySession, _PodUid] = {}

@@ -169,7 +169,7 @@ class StatusEndpoint:
             "lagSeconds": max((it["oldestSeconds"] for it in queues), default=0.0),
             "clusters": {
                 client.side: {
-                    "server": strip_credentials(client.config.server),
+                    "server": strip_credentials(client.endpoint.server),
                     "version": its,
                     "watched": client.side not in failing,
                     "error": failing.get(client.side, "")[:MAX_ERROR_LENGTH],

@@ -235,7 +235,7 @@ class Informer:
 
     async def run(self) -> None:
         """Lists and watches until cancelled. Raises nothing else."""
-        remove = self.client.config.renewed.add(self.retry_now)
+        remove = self.client.credentials.renewed.add(self.retry_now)
         try:
             await self._run()
         finally:

@@ -210,7 +210,7 @@ class KubeClient(StreamTransport):
 
     @property
     def _is_remote(self) -> bool:
-        return self.config.side == "remote"
+        return self.side == "remote"
 
     def _checked(self, resource: Resource, obj: Object, what: str) -> Object:
         """The object, if it has the shape of one. Raises MalformedResponse."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
+from sync.kube.endpoint import Credential
 from translators.object_accessors import Object
 from translators.timestamps import parse_time
 
@@ -56,17 +57,9 @@ class Plugin:
     """The cluster for ``KUBERNETES_EXEC_INFO``; None without provideClusterInfo."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Credential:
-    """The credential that a plugin returned. It has no repr: all of it is secret."""
-
-    token: str
-    certificate: str
-    key: str
-
-
 async def run(plugin: Plugin) -> Credential:
-    """Runs the plugin to its end. Raises CredentialPluginError, without its output."""
+    """Runs the plugin to its end; returns the credential. Raises CredentialPluginError, without
+    the plugin's output."""
     terminal = bool(sys.stdin and sys.stdin.isatty())
     if plugin.interactive == "Always" and not terminal:
         raise CredentialPluginError("needs a terminal (interactiveMode: Always), and there is none")
@@ -139,7 +132,11 @@ def _credential(answer: bytes, api_version: str) -> Credential:
         )
     if not (token or certificate):
         raise CredentialPluginError("returned neither a token nor a client certificate")
-    return Credential(token, certificate, key)
+    return Credential(
+        authorization=f"Bearer {token}" if token else "",
+        certificate=certificate.encode(),
+        key=key.encode(),
+    )
 
 
 @contextlib.asynccontextmanager

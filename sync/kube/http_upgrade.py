@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import quote, urlencode, urlsplit
 
 from sync.kube import http1
 from sync.kube.api_errors import Unreachable
-from sync.kube.connection_errors import map_connection_errors
-from sync.kube.credentials import ClientConfig
-from sync.kube.raw_connection import USER_AGENT, Connection, Responses, connect
-from sync.kube.request import CONNECT_TIMEOUT
-from sync.kube.transport import REQUEST_TIMEOUT
+from sync.kube.raw_connection import CONNECT_TIMEOUT, USER_AGENT, Connection, Responses
+from sync.kube.transport import REQUEST_TIMEOUT, Transport
 
 
 class UpgradeResponse:
@@ -57,7 +54,7 @@ class UpgradeResponse:
 
 
 async def open_upgrade(
-    config: ClientConfig,
+    client: Transport,
     method: str,
     path: str,
     query: Sequence[tuple[str, str]],
@@ -76,34 +73,35 @@ async def open_upgrade(
         path += "?" + urlencode(query, quote_via=quote, errors="surrogateescape")
 
     def message() -> bytes:
-        server = urlsplit(config.server)
+        server = urlsplit(client.endpoint.server)
         added = [
-            ("Host", server.netloc.rpartition("@")[2]),
+            ("Host", server.netloc),
             ("User-Agent", user_agent),
             ("Connection", "Upgrade"),
         ]
-        return http1.request(method, server.path + path, [*added, *headers, *config.headers()])
+        sent = [*added, *headers, *client.credentials.credential.headers()]
+        return http1.request(method, server.path + path, sent)
 
-    seen = config.generation
-    response = await _open_once(config, what, method, message())
-    if response.status == 401 and await config.renew(seen):
-        response = await _open_once(config, what, method, message())
+    seen = client.credentials.generation
+    response = await _open_once(client, what, method, message)
+    if response.status == 401 and await client.credentials.renew(seen):
+        response = await _open_once(client, what, method, message)
     return response
 
 
 async def _open_once(
-    config: ClientConfig, what: str, method: str, message: bytes
+    client: Transport, what: str, method: str, message: Callable[[], bytes]
 ) -> UpgradeResponse:
-    if config.unconfirmed:
-        raise Unreachable(
-            "the address changed and is being checked; try again", side=config.side, what=what
-        )
-    with map_connection_errors(config.side, what, config.server, config.recheck_files):
+    await client.confirm_cluster()
+    with client.connection_errors(what):
+        # Before the connection: what is read while it is opened must not be sent to the previous
+        # address.
+        request = message()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                connection = await connect(config, context=config.ssl)
+                connection = await client.dialer.connect(client.credentials.tls)
             try:
-                connection.transport.write(message)
+                connection.transport.write(request)
                 responses = Responses(connection, method)
                 async with asyncio.timeout(REQUEST_TIMEOUT):
                     head = await responses.head()
@@ -117,8 +115,8 @@ async def _open_once(
             raise  # some SSLErrors are ValueErrors
         except ValueError as error:
             raise Unreachable(
-                f"{error}; check that {config.server} is an API server and not a proxy",
-                side=config.side,
+                f"{error}; check that {client.endpoint.server} is an API server and not a proxy",
+                side=client.side,
                 what=what,
             ) from error
 

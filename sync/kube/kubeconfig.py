@@ -1,4 +1,4 @@
-"""Reads kubeconfig files as client-go's clientcmd does.
+"""Reads kubeconfig files and selects a context, as client-go's clientcmd does.
 
 - `sync.kube.kubeconfig_fields` checks the types of all fields; `select` the fields that exclude or
   require each other. An installation's kubeconfig passes the same checks.
@@ -6,33 +6,28 @@
   current-context, takes precedence.
 - Relative paths, and the command of an exec plugin that contains a path separator, are relative to
   the folder of the file that names them.
-- A token file takes precedence over a token; a client certificate, token or user name keeps an exec
-  plugin from running. Without TLS no credential is read, and only impersonation applies.
+- A token file takes precedence over a token.
 
 Every problem with a file raises `KubeconfigError`, whose message never quotes a file's content: a
-kubeconfig contains keys.
+kubeconfig contains keys. `sync.kube.kubeconfig_loader` makes an endpoint and a credential of the
+selected context.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 from pathlib import Path
 
-from sync.kube import credential_plugins, oidc
 from sync.kube.kubeconfig_fields import KubeconfigError, decode_base64, parse, problem
 from translators.object_accessors import Object
 
-#: The extension of a cluster that exec plugins receive (client-go's tools/clientcmd/api/v1).
-_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
 #: The fields of a user of which at least one is needed with TLS; kubectl would prompt.
 _CREDENTIALS = {"token", "tokenFile", "username", "exec", "auth-provider"}
-_CERTIFICATES = {"client-certificate", "client-certificate-data"}
+CERTIFICATES = {"client-certificate", "client-certificate-data"}
 _KEYS = {"client-key", "client-key-data"}
 _AUTHORITIES = {"certificate-authority", "certificate-authority-data"}
 #: Fields of a user that kubectl does not accept together.
@@ -42,59 +37,35 @@ _EXCLUSIVE = (
     {"tokenFile", "username"},
     {"exec", "auth-provider"},
 )
-#: Bytes allowed in a header name (RFC 9110, token), without the percent sign, which escapes.
-_TOKEN_BYTES = frozenset(
-    b"!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-)
 
 
-@dataclass
-class ResolvedContext:
-    """The cluster and user of a kubeconfig's context, with all referenced files read."""
+class Sources:
+    """The files that were read."""
 
-    host: str = ""
-    verify_ssl: bool = True
-    ca: bytes | None = field(default=None, repr=False)
-    cert: bytes | None = field(default=None, repr=False)
-    key: bytes | None = field(default=None, repr=False)
-    tls_server_name: str | None = None
-    proxy: str | None = None
-    authorization: str | None = field(default=None, repr=False)
-    """The value of the Authorization header."""
-    token: str = field(default="", repr=False)
-    """The bearer token, if the kubeconfig itself contains it."""
-    renews_itself: bool = False
-    """Whether a plugin, an OIDC issuer or a token file renews the credential."""
-    impersonation: list[tuple[str, str]] = field(default_factory=list)
-    """``Impersonate-*`` headers; names may repeat."""
-    context: str = ""
-    namespace: str = ""
-    """The namespace of the context; "" if it names none."""
-    sources: dict[Path, str] = field(default_factory=dict, repr=False)
-    """Every file that was read, with a digest of its content."""
+    def __init__(self) -> None:
+        self._digests: dict[Path, bytes] = {}
 
-    def content(self, path: Path) -> bytes:
-        """Reads a file and records it as a source, unless it can be read only once, as a pipe.
+    def read(self, path: Path) -> bytes:
+        """The content of a file, which is recorded unless it can be read only once, as a pipe.
         Raises OSError."""
         content = path.read_bytes()
         if path.is_file():
-            self.sources[path] = digest(content)
+            self._digests[path] = _digest(content)
         return content
 
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def changed(sources: Mapping[Path, str]) -> bool:
-    """Whether the content of one of these files differs now, or cannot be read."""
-    for path, known in sources.items():
-        try:
-            if digest(path.read_bytes()) != known:
+    def have_changed(self) -> bool:
+        """Whether the content of one of the files differs now, or cannot be read."""
+        for path, known in self._digests.items():
+            try:
+                if _digest(path.read_bytes()) != known:
+                    return True
+            except OSError:
                 return True
-        except OSError:
-            return True
-    return False
+        return False
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 #: Parsed files with their paths, in the order of precedence.
@@ -128,28 +99,13 @@ class Selection:
     user: Entry
 
 
-async def read(
-    files: Iterable[Path], context: str | None, renewed_tokens: oidc.RenewedTokens
-) -> ResolvedContext:
-    """Reads the context, by default the current one, and obtains the credential from the exec
-    plugin or the OIDC issuer if the user has one. Raises KubeconfigError, OidcError and OSError."""
-    settings = ResolvedContext()
-    selection = select(read_files(settings, files), context)
-    settings.context, settings.namespace = selection.context, selection.namespace
-    _apply_cluster(settings, selection.cluster)
-    settings.impersonation = _impersonation(selection.user)
-    if _uses_tls(selection.cluster):
-        await _apply_credential(settings, selection, renewed_tokens)
-    return settings
-
-
-def read_files(settings: ResolvedContext, files: Iterable[Path]) -> Configs:
+def read_files(sources: Sources, files: Iterable[Path]) -> Configs:
     """The parsed files that are not empty. Raises KubeconfigError."""
     paths = list(files)
     configs = []
     for path in paths:
         try:
-            config = parse(settings.content(path))
+            config = parse(sources.read(path))
         except OSError as error:
             raise KubeconfigError(f"{path} cannot be read: {error.strerror}") from error
         except KubeconfigError as error:
@@ -177,7 +133,7 @@ def select(configs: Configs, context: str | None) -> Selection:
         _check_user(user)
     else:
         user = Entry(f"{found.at}.user", {}, found.file)
-    if _uses_tls(cluster) and user.fields.keys().isdisjoint(_CREDENTIALS | _CERTIFICATES):
+    if uses_tls(cluster) and user.fields.keys().isdisjoint(_CREDENTIALS | CERTIFICATES):
         raise user.problem("has no credential (token, client certificate, exec plugin)")
     return Selection(name, found.fields.get("namespace", ""), cluster, user)
 
@@ -191,7 +147,8 @@ def _entry(configs: Configs, kind: str, name: str) -> Entry:
     raise KubeconfigError(f"it has no {kind} named {name!r}; see `kubectl config view`")
 
 
-def _uses_tls(cluster: Entry) -> bool:
+def uses_tls(cluster: Entry) -> bool:
+    """Whether the user's credential is sent to this cluster."""
     server: str = cluster.fields["server"]
     return not server.lower().startswith("http:")
 
@@ -203,7 +160,7 @@ def _check_cluster(cluster: Entry) -> None:
     if "server" not in cluster.fields:
         raise cluster.problem("has no server")
     exclusive = [_AUTHORITIES]
-    if _uses_tls(cluster):
+    if uses_tls(cluster):
         exclusive += [{"insecure-skip-tls-verify", name} for name in _AUTHORITIES]
     _check_exclusive(cluster, exclusive)
 
@@ -211,8 +168,8 @@ def _check_cluster(cluster: Entry) -> None:
 def _check_user(user: Entry) -> None:
     fields = user.fields
     _check_exclusive(user, _EXCLUSIVE)
-    if _CERTIFICATES & fields.keys():
-        _check_exclusive(user, (_CERTIFICATES, _KEYS))
+    if CERTIFICATES & fields.keys():
+        _check_exclusive(user, (CERTIFICATES, _KEYS))
         if not _KEYS & fields.keys():
             raise user.problem("has a client certificate without a client-key")
     if "exec" in fields:
@@ -242,29 +199,20 @@ def _check_plugin(plugin: Entry) -> None:
         raise plugin.problem("has an env variable without a name")
 
 
-# -- the cluster ---------------------------------------------------------------------------------
+# -- contents of files ---------------------------------------------------------------------------
 
 
-def _apply_cluster(settings: ResolvedContext, cluster: Entry) -> None:
-    fields = cluster.fields
-    settings.host = fields["server"].rstrip("/")
-    settings.verify_ssl = not fields.get("insecure-skip-tls-verify")
-    settings.tls_server_name = fields.get("tls-server-name")
-    settings.proxy = fields.get("proxy-url")
-    settings.ca = file_or_data(settings, cluster, "certificate-authority")
-
-
-def file_or_data(settings: ResolvedContext, entry: Entry, name: str) -> bytes | None:
+def file_or_data(sources: Sources, entry: Entry, name: str) -> bytes | None:
     """The content of the ``-data`` field or of the file. Raises KubeconfigError."""
     if data := entry.fields.get(f"{name}-data"):
         return decode_base64(data)
-    return _file(settings, entry, name) if name in entry.fields else None
+    return _file(sources, entry, name) if name in entry.fields else None
 
 
-def _file(settings: ResolvedContext, entry: Entry, name: str) -> bytes:
+def _file(sources: Sources, entry: Entry, name: str) -> bytes:
     path = entry.path(name)
     try:
-        return settings.content(path)
+        return sources.read(path)
     except FileNotFoundError:
         raise KubeconfigError(f"{entry.at}.{name}: no such file: {path}") from None
     except OSError as error:
@@ -272,34 +220,7 @@ def _file(settings: ResolvedContext, entry: Entry, name: str) -> bytes:
         raise KubeconfigError(message) from None
 
 
-# -- the user ------------------------------------------------------------------------------------
-
-
-async def _apply_credential(
-    settings: ResolvedContext, selection: Selection, renewed_tokens: oidc.RenewedTokens
-) -> None:
-    user, fields = selection.user, selection.user.fields
-    settings.renews_itself = not {"exec", "auth-provider", "tokenFile"}.isdisjoint(fields)
-    if _CERTIFICATES & fields.keys():
-        settings.cert = file_or_data(settings, user, "client-certificate")
-        settings.key = file_or_data(settings, user, "client-key")
-    token, own = bearer_token(settings, user)
-    settings.token = token if own else ""
-    config = _oidc_config(user) if "auth-provider" in fields else None
-    if token:
-        settings.authorization = f"Bearer {token}"
-    elif "username" in fields:
-        pair = f"{fields['username']}:{fields.get('password', '')}".encode()
-        settings.authorization = f"Basic {base64.b64encode(pair).decode()}"
-    elif "exec" in fields and settings.cert is None:
-        await _run_plugin(settings, user, selection.cluster)
-    elif config is not None:
-        settings.authorization = f"Bearer {await oidc.id_token(user.file, config, renewed_tokens)}"
-        # `oidc` may have just written the file: records its new digest.
-        settings.content(user.file)
-
-
-def bearer_token(settings: ResolvedContext, user: Entry) -> tuple[str, bool]:
+def bearer_token(sources: Sources, user: Entry) -> tuple[str, bool]:
     """The token, and whether the kubeconfig itself contains it. The token of the file takes
     precedence, unless it cannot be read. Raises KubeconfigError."""
     token: str = user.fields.get("token", "")
@@ -307,7 +228,7 @@ def bearer_token(settings: ResolvedContext, user: Entry) -> tuple[str, bool]:
         raise problem(f"{user.at}.token", "has white space around the token")
     if "tokenFile" in user.fields:
         try:
-            content = _file(settings, user, "tokenFile").decode("utf-8", "replace").strip()
+            content = _file(sources, user, "tokenFile").decode("utf-8", "replace").strip()
         except KubeconfigError:
             if not token:
                 raise
@@ -316,87 +237,3 @@ def bearer_token(settings: ResolvedContext, user: Entry) -> tuple[str, bool]:
             raise KubeconfigError(f"{user.at}.tokenFile: {user.path('tokenFile')} is empty")
         return content or token, not content
     return token, True
-
-
-def _oidc_config(user: Entry) -> Object:
-    """The checked ``config`` of the auth-provider. Raises KubeconfigError and OidcError."""
-    provider: Object = user.fields["auth-provider"]
-    if (name := provider.get("name", "")) != "oidc":
-        raise KubeconfigError(
-            f"{user.at}.auth-provider {name!r} is not supported, as in kubectl since 1.26; use an "
-            "exec plugin"
-        )
-    config: Object = provider.get("config", {})
-    oidc.check(user.file, config)
-    return config
-
-
-def _impersonation(user: Entry) -> list[tuple[str, str]]:
-    """The headers of client-go's impersonatingRoundTripper (transport/round_trippers.go)."""
-    headers = list(_impersonation_headers(user.fields))
-    for _, value in headers:
-        # A server may trim a value, and take it for another user.
-        if not (value.isprintable() and value.isascii() and value == value.strip()):
-            raise KubeconfigError(f"{user.at}: a field as… cannot be sent in a header")
-    return headers
-
-
-def _impersonation_headers(fields: Object) -> Iterator[tuple[str, str]]:
-    if "as" in fields:
-        yield "Impersonate-User", fields["as"]
-    if "as-uid" in fields:
-        yield "Impersonate-Uid", fields["as-uid"]
-    for group in fields.get("as-groups", ()):
-        yield "Impersonate-Group", group
-    for key, values in fields.get("as-user-extra", {}).items():
-        for value in values:
-            yield f"Impersonate-Extra-{_escaped(key)}", value
-
-
-def _escaped(key: str) -> str:
-    """A key as part of a header name: other characters are percent-encoded."""
-    return "".join(
-        chr(byte) if byte in _TOKEN_BYTES else f"%{byte:02X}" for byte in key.encode("utf-8")
-    )
-
-
-async def _run_plugin(settings: ResolvedContext, user: Entry, cluster: Entry) -> None:
-    command = user.fields["exec"]
-    program = command["command"]
-    if os.sep in program:
-        program = str(user.file.absolute().parent / program)
-    plugin = credential_plugins.Plugin(
-        program=program,
-        arguments=command.get("args", []),
-        variables={item["name"]: item.get("value", "") for item in command.get("env", ())},
-        api_version=command["apiVersion"],
-        interactive=command.get("interactiveMode", "IfAvailable"),
-        cluster=_cluster_info(settings, cluster) if "provideClusterInfo" in command else None,
-    )
-    try:
-        credential = await credential_plugins.run(plugin)
-    except credential_plugins.CredentialPluginError as failed:
-        raise KubeconfigError(f"the credential plugin ({user.at}.exec) {failed}") from None
-    if credential.token:
-        settings.authorization = f"Bearer {credential.token}"
-    if credential.certificate:
-        settings.cert, settings.key = credential.certificate.encode(), credential.key.encode()
-
-
-def _cluster_info(settings: ResolvedContext, cluster: Entry) -> Object:
-    """The ``cluster`` of an ExecCredential's spec (client.authentication.k8s.io/v1)."""
-    info: Object = {"server": settings.host}
-    if settings.tls_server_name:
-        info["tls-server-name"] = settings.tls_server_name
-    if not settings.verify_ssl:
-        info["insecure-skip-tls-verify"] = True
-    if settings.ca:
-        info["certificate-authority-data"] = base64.b64encode(settings.ca).decode()
-    if settings.proxy:
-        info["proxy-url"] = settings.proxy
-    if "disable-compression" in cluster.fields:
-        info["disable-compression"] = True
-    for extension in cluster.fields.get("extensions", ()):
-        if extension.get("name") == _EXEC_EXTENSION:
-            info["config"] = extension.get("extension")
-    return info

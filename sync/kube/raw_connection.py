@@ -1,96 +1,118 @@
-"""Connections to an API server that this package reads itself: through an HTTP proxy if one is
-configured, with TLS, and with all bytes kept until a protocol takes the connection over.
+"""Connections to an API server: through an HTTP proxy if one is configured, with TLS, and with all
+bytes kept until a protocol takes the connection over.
+
+`NameLookup` keeps a name server that hangs from delaying connections to other API servers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import errno
 import socket
 import ssl
+import threading
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 
+from sync.base import clock
 from sync.kube import http1
 from sync.kube.connection_errors import ConnectFailedError, connect_message
-from sync.kube.credentials import ClientConfig
-from sync.kube.name_lookup import AddressInfo
+from sync.kube.credentials import Credentials
+from sync.kube.endpoint import Endpoint
 from sync.kube.sockets import tunnel_socket
 from sync.kube.tls_over_transport import TlsLayer
 
 USER_AGENT = "cluster-bridge"
+#: Seconds to open a connection, TLS included.
+CONNECT_TIMEOUT = 10.0
 #: Seconds after which the next address is tried as well (RFC 8305).
 ADDRESS_DELAY = 0.25
+#: Seconds without a further name lookup, as in aiohttp.
+FRESH_SECONDS = 10.0
+#: Seconds that a lookup may take if there are addresses of an earlier one.
+PATIENCE = 1.0
 _CLOSED_EARLY = "the server closed the connection before it answered"
 
+#: An entry of `socket.getaddrinfo`.
+AddressInfo = tuple[Any, ...]
 _MakeSocket = Callable[[AddressInfo], socket.socket]
 
 
-async def connect(
-    config: ClientConfig,
-    *,
-    context: ssl.SSLContext | None,
-    make_socket: _MakeSocket = tunnel_socket,
-) -> Connection:
-    """Connects to the API server, TLS with ``context`` included, through the proxy if one is
-    configured.
+class Dialer:
+    """Opens connections to the present endpoint of ``credentials``."""
 
-    Raises `ConnectFailedError` if the server or the proxy cannot be reached, and ssl.SSLError for a
-    failed handshake; the caller limits the time.
-    """
-    name = config.server_hostname or config.host
-    proxy = config.proxy
-    try:
-        if proxy is not None:
-            return await _connect_through(proxy, config, context, name, make_socket)
-        sock = await _open_socket(config, config.host, config.port, make_socket)
-        return await _start(sock, context, name)
-    except (ssl.SSLError, TimeoutError):
-        raise  # mapped by the caller
-    except OSError as error:
-        via = f"the proxy for {config.server}: " if proxy else ""
-        raise ConnectFailedError(via + connect_message(error, proxy or config.server)) from error
+    def __init__(self, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self._names = NameLookup()
 
+    async def connect(
+        self, context: ssl.SSLContext | None, *, make_socket: _MakeSocket = tunnel_socket
+    ) -> Connection:
+        """Connects to the API server, TLS with ``context`` included, through the proxy if there is
+        one.
 
-async def _connect_through(
-    proxy: str,
-    config: ClientConfig,
-    context: ssl.SSLContext | None,
-    name: str,
-    make_socket: _MakeSocket,
-) -> Connection:
-    url = urlsplit(proxy)
-    secure = url.scheme == "https"
-    host, port = url.hostname or "", url.port or (443 if secure else 80)
-    # As Go's transport: the cluster's CA verifies an https proxy.
-    outer = (config.ssl or ssl.create_default_context()) if secure else None
-    connection = await _start(await _open_socket(config, host, port, make_socket), outer, host)
-    try:
-        await _open_proxy_tunnel(connection, config, url.username, url.password)
-        if context is None:
-            return connection
-        inner = Connection()
-        layer = TlsLayer(context, lambda: inner, server_hostname=name)
-        connection.hand_over(layer)
-        await layer.ready
-    except BaseException:
-        connection.transport.abort()
-        raise
-    return inner
+        Raises `ConnectFailedError` if the server or the proxy cannot be reached, and ssl.SSLError
+        for a failed handshake; the caller limits the time.
+        """
+        endpoint, proxy = self.credentials.endpoint, self.credentials.endpoint.proxy
+        name = endpoint.tls_server_name or endpoint.host
+        try:
+            if proxy is not None:
+                return await self._connect_through(proxy, endpoint, context, name, make_socket)
+            sock = await self._open_socket(endpoint.host, endpoint.port, make_socket)
+            return await _start(sock, context, name)
+        except (ssl.SSLError, TimeoutError):
+            raise  # mapped by the caller
+        except OSError as error:
+            via = f"the proxy for {endpoint.server}: " if proxy else ""
+            message = connect_message(error, proxy or endpoint.server)
+            raise ConnectFailedError(via + message) from error
 
+    def check_address(self, host: str | None, port: int | None) -> None:
+        """Raises ConnectionAbortedError if a request is for a previous address: its credential is
+        that of the previous address too."""
+        endpoint = self.credentials.endpoint
+        if (host, port) != (endpoint.host, endpoint.port):
+            raise ConnectionAbortedError
 
-async def _open_socket(
-    config: ClientConfig, host: str, port: int, make_socket: _MakeSocket
-) -> socket.socket:
-    return await aiohappyeyeballs.start_connection(
-        await config.name_lookup.find(host, port),
-        happy_eyeballs_delay=ADDRESS_DELAY,
-        socket_factory=make_socket,
-    )
+    async def _connect_through(
+        self,
+        proxy: str,
+        endpoint: Endpoint,
+        context: ssl.SSLContext | None,
+        name: str,
+        make_socket: _MakeSocket,
+    ) -> Connection:
+        url = urlsplit(proxy)
+        secure = url.scheme == "https"
+        host, port = url.hostname or "", url.port or (443 if secure else 80)
+        # As Go's transport: the cluster's CA verifies an https proxy.
+        outer = (self.credentials.tls or ssl.create_default_context()) if secure else None
+        connection = await _start(await self._open_socket(host, port, make_socket), outer, host)
+        try:
+            await _open_proxy_tunnel(connection, endpoint, url.username, url.password)
+            if context is None:
+                return connection
+            inner = Connection()
+            layer = TlsLayer(context, lambda: inner, server_hostname=name)
+            connection.hand_over(layer)
+            await layer.ready
+        except BaseException:
+            connection.transport.abort()
+            raise
+        return inner
+
+    async def _open_socket(self, host: str, port: int, make_socket: _MakeSocket) -> socket.socket:
+        return await aiohappyeyeballs.start_connection(
+            await self._names.find(host, port),
+            happy_eyeballs_delay=ADDRESS_DELAY,
+            socket_factory=make_socket,
+        )
 
 
 async def _start(sock: socket.socket, context: ssl.SSLContext | None, name: str) -> Connection:
@@ -114,14 +136,15 @@ async def _start(sock: socket.socket, context: ssl.SSLContext | None, name: str)
 
 
 async def _open_proxy_tunnel(
-    connection: Connection, config: ClientConfig, user: str | None, password: str | None
+    connection: Connection, endpoint: Endpoint, user: str | None, password: str | None
 ) -> None:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    headers = [("Host", f"{host}:{config.port}"), ("User-Agent", USER_AGENT)]
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    address = f"{host}:{endpoint.port}"
+    headers = [("Host", address), ("User-Agent", USER_AGENT)]
     if user is not None:
         pair = f"{unquote(user)}:{unquote(password or '')}".encode()
         headers.append(("Proxy-Authorization", "Basic " + base64.b64encode(pair).decode()))
-    connection.transport.write(http1.request("CONNECT", f"{host}:{config.port}", headers))
+    connection.transport.write(http1.request("CONNECT", address, headers))
     responses = Responses(connection, "CONNECT")
     head = await responses.head()
     if not 200 <= head.status < 300:
@@ -227,3 +250,64 @@ class Responses:
         while (body := self._reader.body(head)) is None:
             self._reader.feed(await self._connection.receive())
         return body
+
+
+class NameLookup:
+    """The addresses of one API server and of the proxy before it.
+
+    One lookup runs at a time, in a thread of its own: the C library offers no timeout, and the few
+    threads of the event loop are for all servers. Addresses are kept for `FRESH_SECONDS`. While a
+    lookup hangs or fails for the moment, the last ones are used: TLS verifies the server.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[float, list[AddressInfo]]] = {}
+        self._running: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
+
+    async def find(self, host: str, port: int) -> list[AddressInfo]:
+        """The addresses. Raises socket.gaierror; the caller limits the time."""
+        with contextlib.suppress(socket.gaierror):
+            return _look_up(host, port, socket.AI_NUMERICHOST)
+        found_at, addresses = self._known.get((host, port), (0.0, []))
+        if addresses and clock.now() - found_at < FRESH_SECONDS:
+            return addresses
+        lookup = asyncio.shield(self._running.get((host, port)) or self._start(host, port))
+        try:
+            async with asyncio.timeout(PATIENCE if addresses else None):
+                return await lookup
+        except (TimeoutError, socket.gaierror) as error:
+            is_temporary = isinstance(error, TimeoutError) or error.errno == socket.EAI_AGAIN
+            if not (addresses and is_temporary):
+                raise
+            return addresses
+
+    def _start(self, host: str, port: int) -> asyncio.Future[list[AddressInfo]]:
+        key = host, port
+        loop = asyncio.get_running_loop()
+        result = self._running[key] = loop.create_future()
+
+        def finish(found: list[AddressInfo] | Exception) -> None:
+            del self._running[key]
+            if isinstance(found, Exception):
+                result.set_exception(found)
+                result.exception()  # asyncio logs exceptions that are not retrieved
+            else:
+                self._known = {key: (clock.now(), found)}
+                result.set_result(found)
+
+        def run() -> None:
+            found: list[AddressInfo] | Exception
+            try:
+                found = _look_up(host, port)
+            except (OSError, UnicodeError) as error:  # the latter for a name that is none
+                found = error
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(finish, found)
+
+        # As a daemon: it must not delay the end of the process.
+        threading.Thread(target=run, name="name-lookup", daemon=True).start()
+        return result
+
+
+def _look_up(host: str, port: int, flags: int = 0) -> list[AddressInfo]:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))

@@ -15,8 +15,8 @@ from aiohttp.client_reqrep import ClientRequest
 from multidict import CIMultiDict
 from yarl import URL
 
-from sync.kube.credentials import ClientConfig
-from sync.kube.raw_connection import connect
+from sync.kube.credentials import Credentials
+from sync.kube.raw_connection import CONNECT_TIMEOUT, Dialer
 from sync.kube.response_limits import BODY_LIMIT, LargeBodyTurn
 from sync.kube.sockets import request_socket
 
@@ -24,8 +24,6 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 Query = Mapping[str, str] | list[tuple[str, str]]
 
-#: Seconds to open a connection, TLS included.
-CONNECT_TIMEOUT = 10.0
 #: Seconds that an idle connection is kept. API servers close it after 90 s (IdleTimeout in
 #: k8s.io/apiserver's secure_serving.go); a request that is sent at that moment fails.
 KEEP_IDLE = 30.0
@@ -63,15 +61,15 @@ class ApiRequest:
 
 
 class RequestDefaults:
-    """URL prefix, headers and options of all requests with one generation of the credential."""
+    """URL prefix, headers and options of all requests with one generation of the credentials."""
 
-    __slots__ = ("_config", "_options", "_prefix", "_server", "_user_agent", "generation")
+    __slots__ = ("_headers", "_options", "_prefix", "_server", "_tls", "generation")
 
-    def __init__(self, config: ClientConfig, user_agent: str) -> None:
-        self.generation = config.generation
-        self._config = config
-        self._user_agent = user_agent
-        self._server = URL(config.server, encoded=True)
+    def __init__(self, credentials: Credentials, user_agent: str) -> None:
+        self.generation = credentials.generation
+        self._headers = [*credentials.credential.headers(), ("User-Agent", user_agent)]
+        self._tls = credentials.tls
+        self._server = URL(credentials.endpoint.server, encoded=True)
         self._prefix = self._server.raw_path.rstrip("/")
         self._options: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -89,25 +87,23 @@ class RequestDefaults:
         return options
 
     def _build_options(self, accept: str, content_type: str) -> dict[str, Any]:
-        config = self._config
-        headers = CIMultiDict(config.headers())
-        headers.update({"User-Agent": self._user_agent, "Accept": accept})
+        headers = CIMultiDict([*self._headers, ("Accept", accept)])
         # The only encoding that API servers support.
         headers["Accept-Encoding"] = "gzip"
         if content_type:
             headers["Content-Type"] = content_type
         # No API server redirects; a login page does, and would turn a POST into a GET.
         options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
-        if config.ssl is not None:
-            options["ssl"] = config.ssl  # a connection belongs to one context
+        if self._tls is not None:
+            options["ssl"] = self._tls  # a connection belongs to one context
         return options
 
 
-def new_session(config: ClientConfig, *, rejects_redirects: bool = False) -> aiohttp.ClientSession:
+def new_session(dialer: Dialer, *, rejects_redirects: bool = False) -> aiohttp.ClientSession:
     """A connection pool without a limit of its own, without cookies. ``rejects_redirects``: those
     of WebSockets too, for which aiohttp has no option."""
     return aiohttp.ClientSession(
-        connector=ApiConnector(config),
+        connector=ApiConnector(dialer),
         # `Transport` bounds the rest of a request; aiohttp's own total timeout costs more.
         timeout=aiohttp.ClientTimeout(total=None),
         # Cookies of a load balancer would pin all requests to one API server.
@@ -133,16 +129,16 @@ def _without_redirects() -> aiohttp.TraceConfig:
 
 
 class ApiConnector(aiohttp.BaseConnector):
-    """The connection pool to the API server of ``config``, without a limit of its own.
+    """The connection pool of ``dialer``, without a limit of its own.
 
     aiohttp's own connector would leave TLS to the event loop, which replies to a hostile server's
     requests for new keys without a limit, and would parse any number of interim responses in one
     turn.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, dialer: Dialer) -> None:
         super().__init__(limit=0, keepalive_timeout=KEEP_IDLE)
-        self._config = config
+        self._dialer = dialer
 
     async def _create_connection(
         self,
@@ -150,14 +146,12 @@ class ApiConnector(aiohttp.BaseConnector):
         traces: Any,  # noqa: ARG002  # aiohttp's signature
         timeout: aiohttp.ClientTimeout,  # noqa: ARG002
     ) -> ResponseHandler:
-        config, key = self._config, req.connection_key
-        if (key.host, key.port) != (config.host, config.port):
-            # The request was made for the previous address, and its credential too.
-            raise aiohttp.ClientConnectionError
+        key = req.connection_key
         context = key.ssl if isinstance(key.ssl, ssl.SSLContext) else None
         try:
+            self._dialer.check_address(key.host, key.port)
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                connection = await connect(config, context=context, make_socket=request_socket)
+                connection = await self._dialer.connect(context, make_socket=request_socket)
         except ssl.SSLCertVerificationError as error:
             raise aiohttp.ClientConnectorCertificateError(key, error) from error
         except ssl.SSLError as error:

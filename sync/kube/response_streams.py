@@ -16,9 +16,9 @@ import aiohttp
 from multidict import CIMultiDict
 
 from sync.kube.api_errors import Unauthorized, from_status
+from sync.kube.api_server import code_label
 from sync.kube.http2_connection import Http2Response
 from sync.kube.request import Query, RequestDefaults
-from sync.kube.request_metrics import code_label
 from sync.kube.shared_connections import SharedConnections
 from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
 
@@ -36,7 +36,7 @@ class StreamTransport(Transport):
     _shared: SharedConnections | None = None
 
     async def __aenter__(self) -> Self:
-        self._shared = SharedConnections(self.config)
+        self._shared = SharedConnections(self.dialer)
         return await super().__aenter__()
 
     async def __aexit__(self, *exception: object) -> None:
@@ -106,11 +106,10 @@ class StreamTransport(Transport):
         """Yields the response of ``get``, which is called again after a 401."""
         what = f"GET {path}"
         for is_last in (False, True):
-            seen = self.config.generation
-            if self.config.unconfirmed:
-                await self._confirm_cluster()
+            seen = self.credentials.generation
+            await self.confirm_cluster()
             defaults = self._request_defaults()
-            with self._connection_errors(what):
+            with self.connection_errors(what):
                 async with asyncio.timeout(answer_timeout):
                     response = await get(defaults)
             self.metrics.streams[code_label(response.status)] += 1
@@ -118,14 +117,14 @@ class StreamTransport(Transport):
                 if response.status < 300:
                     yield response
                     return
-                with self._connection_errors(what):
+                with self.connection_errors(what):
                     async with asyncio.timeout(REQUEST_TIMEOUT):
                         raw = await self.limits.read_failure(response, what)
                 failure = self._failure(response, raw, what)
             finally:
                 response.close()
             retry = isinstance(failure, Unauthorized) and not is_last
-            if not retry or not await self.config.renew(seen):
+            if not retry or not await self.credentials.renew(seen):
                 raise failure
 
     async def _get(
@@ -152,11 +151,11 @@ class StreamTransport(Transport):
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
         """Opens a WebSocket of this subprotocol, closed with the context. ``headers`` and errors as
         for `stream`."""
-        seen = self.config.generation
+        seen = self.credentials.generation
         try:
             socket = await self._open_websocket(path, query, protocol, headers)
         except Unauthorized:
-            if not await self.config.renew(seen):
+            if not await self.credentials.renew(seen):
                 raise
             socket = await self._open_websocket(path, query, protocol, headers)
         try:
@@ -168,13 +167,12 @@ class StreamTransport(Transport):
         self, path: str, query: Query, protocol: str, headers: Mapping[str, str] | None
     ) -> aiohttp.ClientWebSocketResponse[bool]:
         what = f"GET {path} (WebSocket)"
-        if self.config.unconfirmed:
-            await self._confirm_cluster()
+        await self.confirm_cluster()
         defaults = self._request_defaults()
         # API servers answer 406 to an upgrade that accepts JSON only.
         options = _with_headers(defaults.options("*/*"), headers)
         del options["allow_redirects"]
-        with self._connection_errors(what):
+        with self.connection_errors(what):
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT):
                     session = open_session(self._streams)
@@ -192,7 +190,7 @@ class StreamTransport(Transport):
     def map_read_errors(self, path: str) -> AbstractContextManager[None]:
         """A context manager that raises `Unreachable` for connection failures while the body of
         ``path`` is read."""
-        return self._connection_errors(f"GET {path}")
+        return self.connection_errors(f"GET {path}")
 
 
 def _with_headers(options: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:

@@ -17,39 +17,35 @@ from collections.abc import Iterable
 
 from yarl import URL
 
-from sync.kube.credentials import ClientConfig
 from sync.kube.http2_connection import MAX_STREAMS as MAX_STREAMS  # noqa: PLC0414  # re-exported
 from sync.kube.http2_connection import Http2Connection, Http2Response
-from sync.kube.raw_connection import connect
-from sync.kube.request import CONNECT_TIMEOUT
+from sync.kube.raw_connection import CONNECT_TIMEOUT, Dialer
 
 #: Headers of HTTP/1.1 requests that HTTP/2 forbids, or that a stream of small chunks does not need.
 _OMITTED = frozenset({"connection", "host", "accept-encoding"})
 
 
 class SharedConnections:
-    """The connections to the API server of ``config``."""
+    """The connections of ``dialer``."""
 
-    def __init__(self, config: ClientConfig) -> None:
-        self._config = config
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
         # The connections that take further requests, by the TLS context they were opened with.
         self._open: dict[Http2Connection, ssl.SSLContext] = {}
         self._without_http2: ssl.SSLContext | None = None
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<SharedConnections {self._config.side} {len(self._open)}>"
+        return f"<SharedConnections {len(self._open)}>"
 
     async def get(self, url: URL, headers: Iterable[tuple[str, str]]) -> Http2Response | None:
         """Sends a GET and waits for the head of the response; None without HTTP/2. Raises
         OSError."""
-        context = self._config.ssl_http2
+        context = self._dialer.credentials.tls_http2
         if context is None or self._without_http2 is context:
             return None
         async with self._lock:
-            if (url.raw_host, url.port) != (self._config.host, self._config.port):
-                # The request was made for the previous address, and its credential too.
-                raise ConnectionAbortedError
+            self._dialer.check_address(url.raw_host, url.port)
             connection = self._with_room(context) or await self._connect(context)
             if connection is None:
                 return None
@@ -67,8 +63,8 @@ class SharedConnections:
             connection.abort()
 
     def _with_room(self, context: ssl.SSLContext) -> Http2Connection | None:
-        for connection, its in self._open.items():
-            if its is context and connection.has_room:
+        for connection, opened_with in self._open.items():
+            if opened_with is context and connection.has_room:
                 return connection
         return None
 
@@ -76,7 +72,7 @@ class SharedConnections:
         if self._without_http2 is context:
             return None  # found out while this call waited for the lock
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            raw = await connect(self._config, context=context)
+            raw = await self._dialer.connect(context)
             tls = raw.transport.get_extra_info("ssl_object")
             if tls is None or tls.selected_alpn_protocol() != "h2":
                 raw.transport.abort()

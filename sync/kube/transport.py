@@ -34,13 +34,15 @@ from sync.base import clock, tracing
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreachable, from_status
 from sync.kube.api_resources import NAMESPACES, Object
+from sync.kube.api_server import JoinedCluster, RequestMetrics, ServerClock, code_label
 from sync.kube.connection_errors import map_connection_errors
-from sync.kube.credentials import ClientConfig
+from sync.kube.credentials import Credentials
+from sync.kube.endpoint import Endpoint
 from sync.kube.http2_connection import Http2Response
 from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
+from sync.kube.raw_connection import Dialer
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
-from sync.kube.request_metrics import RequestMetrics, code_label
 from sync.kube.response_limits import (
     BODY_LIMIT,
     TEXT_LIMIT,
@@ -64,7 +66,7 @@ _CONNECTION_FAILURES = (aiohttp.ClientError, OSError, HttpProcessingError)
 
 
 class Transport:
-    """A connection pool to the API server of ``config``. Use as an async context manager.
+    """A connection pool to the API server of ``credentials``. Use as an async context manager.
 
     ``beside``: another transport to the same server, with which this one shares limits and metrics,
     and which confirms a changed endpoint: not every credential may read the cluster's UID.
@@ -72,18 +74,20 @@ class Transport:
 
     def __init__(
         self,
-        config: ClientConfig,
+        credentials: Credentials,
         *,
         user_agent: str = "cluster-bridge",
         beside: Transport | None = None,
     ) -> None:
-        self.config = config
+        self.credentials = credentials
+        self.dialer = Dialer(credentials)
+        """Opens connections to the server."""
         self._user_agent = user_agent
         self._defaults: RequestDefaults | None = None
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
-        self._unauthorized_handlers: Callbacks[[]] = Callbacks(f"{config.side}: unauthorized")
-        self._unanswered_handlers: Callbacks[[]] = Callbacks(f"{config.side}: no response")
+        self._unauthorized_handlers: Callbacks[[]] = Callbacks(f"{credentials.side}: unauthorized")
+        self._unanswered_handlers: Callbacks[[]] = Callbacks(f"{credentials.side}: no response")
         self._fence: Fence | None = None
         self._beside = beside
         self.metrics: RequestMetrics = RequestMetrics() if beside is None else beside.metrics
@@ -93,21 +97,30 @@ class Transport:
         )
         """Limits the requests in flight, streams aside."""
         self.limits: ResponseLimits = (
-            ResponseLimits(config.side) if beside is None else beside.limits
+            ResponseLimits(credentials.side) if beside is None else beside.limits
         )
         """Limits the size of responses."""
+        self.server_clock: ServerClock = ServerClock() if beside is None else beside.server_clock
+        self.joined_cluster: JoinedCluster = (
+            JoinedCluster() if beside is None else beside.joined_cluster
+        )
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.side} {self.config.server}>"
+        return f"<{type(self).__name__} {self.side} {self.endpoint.server}>"
 
     @property
     def side(self) -> Side:
-        return self.config.side
+        return self.credentials.side
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the server is now."""
+        return self.credentials.endpoint
 
     async def __aenter__(self) -> Self:
-        self._requests = new_session(self.config)
+        self._requests = new_session(self.dialer)
         # Watches and streams are long-lived: a request must not queue behind one.
-        self._streams = new_session(self.config, rejects_redirects=True)
+        self._streams = new_session(self.dialer, rejects_redirects=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -219,11 +232,11 @@ class Transport:
 
     async def _send_authorized(self, request: ApiRequest) -> bytes:
         """Sends the request, and once more after a 401 that led to another credential."""
-        seen = self.config.generation
+        seen = self.credentials.generation
         try:
             return await self._send_confirmed(request)
         except Unauthorized:
-            if not await self.config.renew(seen):
+            if not await self.credentials.renew(seen):
                 self._unauthorized_handlers()
                 raise
         try:
@@ -232,28 +245,42 @@ class Transport:
             self._unauthorized_handlers()
             raise
 
-    async def _confirm_cluster(self) -> None:
-        """Checks, after the address or CA changed, that the cluster is the same. Raises
-        ClientConfigError if it is not, and the errors of `request`."""
-        async with self.config.confirming:
-            if not self.config.unconfirmed:
+    def expect_cluster(self, uid: str, *, namespace: str) -> None:
+        """From now on, requires the cluster in which this namespace has this UID: a kubeconfig that
+        changes while the bridge runs must not lead it to another one."""
+        self.joined_cluster.expect(uid, namespace=namespace, endpoint=self.endpoint)
+
+    async def confirm_cluster(self) -> None:
+        """Checks, if address or CA changed, that the cluster is still the one that was joined.
+        Raises ClientConfigError if it is not, and the errors of `request`."""
+        joined, endpoint = self.joined_cluster, self.endpoint
+        if joined.is_confirmed(endpoint):
+            return
+        if self._beside is not None:
+            await self._beside.confirm_cluster()
+            return
+        async with joined.confirming:
+            endpoint = self.endpoint
+            if joined.is_confirmed(endpoint):
                 return
-            if self._beside is not None:
-                await self._beside._confirm_cluster()
-                self.config.unconfirmed = False
-                return
-            path = NAMESPACES.path(self.config.identifying_namespace)
+            path = NAMESPACES.path(joined.namespace)
             request = ApiRequest("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
             found = self.limits.decode(await self._attempt(request), request.what)
-            self.config.confirm_cluster(uid_of(found) if isinstance(found, dict) else "")
+            uid = uid_of(found) if isinstance(found, dict) else ""
+            if not joined.confirm(uid, endpoint):
+                self.credentials.recheck_files()
+                raise self.credentials.error(
+                    f"it leads to another cluster now: {joined.namespace} has the UID {uid}, and "
+                    f"had {joined.uid}; name the previous cluster in it again, or restart the "
+                    "bridge to join the other one"
+                )
 
     async def _send_confirmed(self, request: ApiRequest) -> bytes:
         """Sends the request once, in a span if tracing is on, after the cluster was checked."""
-        if self.config.unconfirmed:
-            await self._confirm_cluster()
+        await self.confirm_cluster()
         if (tracer := tracing.get_tracer()) is None:
             return await self._attempt(request)
-        with tracer.request(self.side, self.config.host, request.method, request.path):
+        with tracer.request(self.side, self.endpoint.host, request.method, request.path):
             return await self._attempt(request)
 
     async def _attempt(self, request: ApiRequest) -> bytes:
@@ -294,13 +321,13 @@ class Transport:
                     if request.turn is None:
                         turn.release()
             code = code_label(response.status)
-            self.config.server_clock.update(response.headers.get("Date"))
+            self.server_clock.update(response.headers.get("Date"))
         except _CONNECTION_FAILURES as error:
             if fence is not None and not fence.is_open:
                 raise not_leading(self.side, request.what) from error
             if is_waiting and isinstance(error, TimeoutError):
                 self._unanswered_handlers()
-            with self._connection_errors(request.what):
+            with self.connection_errors(request.what):
                 raise
         finally:
             self.metrics.durations[method, code].observe(clock.now() - started)
@@ -316,10 +343,10 @@ class Transport:
         return await self.limits.read(response, what=request.what, limit=request.limit, turn=turn)
 
     def _request_defaults(self) -> RequestDefaults:
-        self.config.reload_token()
+        self.credentials.reload_token()
         defaults = self._defaults
-        if defaults is None or defaults.generation != self.config.generation:
-            defaults = self._defaults = RequestDefaults(self.config, self._user_agent)
+        if defaults is None or defaults.generation != self.credentials.generation:
+            defaults = self._defaults = RequestDefaults(self.credentials, self._user_agent)
         return defaults
 
     def _failure(
@@ -333,8 +360,10 @@ class Transport:
             retry_after=retry_after(response.headers),
         )
 
-    def _connection_errors(self, what: str) -> AbstractContextManager[None]:
-        return map_connection_errors(self.side, what, self.config.server, self.config.recheck_files)
+    def connection_errors(self, what: str) -> AbstractContextManager[None]:
+        """Maps failures of the block's connection (`map_connection_errors`)."""
+        server, on_failure = self.endpoint.server, self.credentials.recheck_files
+        return map_connection_errors(self.side, what, server, on_failure)
 
 
 def open_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:

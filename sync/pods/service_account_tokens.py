@@ -347,7 +347,7 @@ class TokenController:
 
     def _home_now(self) -> str:
         """The time of home's clock; of the bridge's clock before the first answer of home."""
-        now = self._home.config.server_clock.now()
+        now = self._home.server_clock.now()
         return self._now() if now is None else format_time(now)
 
     def _is_current(self, ref: PodRef, needs: RequiredTokens) -> bool:

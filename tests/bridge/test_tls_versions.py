@@ -27,8 +27,8 @@ async def ours(authority: Authority, folder: Path) -> ssl.SSLContext:
     cluster = {"certificate-authority": str(authority.cert)}
     file = write(folder / "config", kubeconfig("https://127.0.0.1:6443", cluster=cluster))
     access = await load(KubeconfigRef(file), side="remote")
-    assert access.ssl is not None
-    return access.ssl
+    assert access.tls is not None
+    return access.tls
 
 
 def kubelets(pair: Pair) -> ssl.SSLContext:

@@ -7,7 +7,7 @@ its certificate.
 """
 
 from tests.fakeapi.api_errors import ApiErrorResponse
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.request_log import LoggedRequest
 from tests.fakeapi.server import CLOSED_PORT, FakeApi
@@ -20,5 +20,5 @@ __all__ = [
     "FakeApi",
     "Fault",
     "LoggedRequest",
-    "client_config_for",
+    "credentials_for",
 ]

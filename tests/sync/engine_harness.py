@@ -22,7 +22,7 @@ from sync.relay.reverse_controller import Forwarder
 from sync.runtime.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 from tests.sync.informer_harness import all_caught_up
 from tests.sync.memory_ownership_record import MemoryRecord
 from translators.capacity.node_capacity import NO_LIMITS
@@ -134,7 +134,7 @@ class EngineHarness:
         await self.settle()
 
     async def _client(self, api: FakeApi, side: Side) -> KubeClient:
-        return await self._clients.enter_async_context(KubeClient(client_config_for(api, side)))
+        return await self._clients.enter_async_context(KubeClient(credentials_for(api, side)))
 
     async def stop(self) -> None:
         """Kills the engine without finishing its work."""

@@ -38,8 +38,8 @@ from bridge.relay.relay_counters import RelayMetrics
 from sync.base import exception_summary
 from sync.cache.store import Key
 from sync.kube.api_errors import KubeError
-from sync.kube.credentials import ClientConfig
 from sync.kube.nested_transport import LayeredTransport, reset_connection
+from sync.kube.transport import Transport
 from sync.relay.forward_controller import OnLimited
 from sync.runtime.log_fields import name_fields
 from translators.relay.forward_plan import Backend
@@ -82,7 +82,7 @@ class RemotePodConnections:
     """All forward connections of one bridge. ``metrics`` may outlive it."""
 
     def __init__(
-        self, remote: ClientConfig, *, settings: RelaySettings, metrics: RelayMetrics
+        self, remote: Transport, *, settings: RelaySettings, metrics: RelayMetrics
     ) -> None:
         self._port_forwards = PortForwards(remote)
         self._settings = settings

@@ -32,7 +32,7 @@ from bridge.relay.forward.relay_cidr_route import LocalRoute
 from bridge.relay.forward.remote_pod_connections import RemotePodConnections, ServiceUsage
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
-from sync.kube.credentials import ClientConfig
+from sync.kube.transport import Transport
 from sync.relay.forward_controller import OnLimited, PortUnavailableError
 from translators.relay.forward_plan import EndpointPort, ForwardPlan
 
@@ -58,7 +58,7 @@ class ServiceListeners:
     """The listeners of one engine. ``metrics`` may outlive it."""
 
     def __init__(
-        self, remote: ClientConfig, *, address: str, settings: RelaySettings, metrics: RelayMetrics
+        self, remote: Transport, *, address: str, settings: RelaySettings, metrics: RelayMetrics
     ) -> None:
         self._address = address
         self._allowed_ports = settings.ports

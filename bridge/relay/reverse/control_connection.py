@@ -35,7 +35,7 @@ from bridge.relay.reverse.datagram_stream import DatagramStream
 from sync.base.background_task import background_task
 from sync.base.backoff import Backoff
 from sync.kube.api_errors import KubeError
-from sync.kube.credentials import ClientConfig
+from sync.kube.transport import Transport
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import (
     HomeNamespace,
@@ -86,7 +86,7 @@ class ControlConnection:
         home: HomeNamespace,
         pod: Object,
         *,
-        remote: ClientConfig,
+        remote: Transport,
         metrics: ReverseRelayMetrics,
         is_leader: Callable[[], bool],
         on_arrival: Callable[[ControlConnection, dict[str, Any]], Awaitable[None]],

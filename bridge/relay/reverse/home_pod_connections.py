@@ -43,9 +43,9 @@ from bridge.relay.reverse.home_pod_datagrams import HomePodDatagrams
 from sync.base import exception_summary
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import KubeError
-from sync.kube.credentials import ClientConfig
 from sync.kube.http_upgrade import UpgradeResponse
 from sync.kube.sockets import tunnel_socket
+from sync.kube.transport import Transport
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import HomeNamespace, Object, uid_of
 from translators.relay.agent_pod import UNKNOWN_STATE, AgentState
@@ -69,7 +69,7 @@ class HomePodConnections:
 
     def __init__(
         self,
-        remote: ClientConfig,
+        remote: Transport,
         *,
         settings: RelaySettings,
         metrics: ReverseRelayMetrics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,13 +11,14 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
 from sync.kube.api_resources import ENDPOINT_SLICES
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig
+from sync.kube.credentials import Credentials
+from sync.kube.endpoint import Endpoint
 from tests.bridge.two_clusters import API_SLICE
 from tests.conftest import ClientFor
-from tests.fakeapi import FakeApi, client_config_for
+from tests.fakeapi import FakeApi, credentials_for
 from translators.translation_options import HostPort
 
-Change = Callable[[ClientConfig], None]
+Change = Callable[[Credentials], None]
 ClientWithServer = Callable[[Change], KubeClient]
 
 ENDPOINT = HostPort("192.0.2.1", 6443)
@@ -31,8 +33,8 @@ async def client_with(
     reached = await client_for(home_api, "home")
 
     def make(change: Change) -> KubeClient:
-        access = client_config_for(home_api, "home")
-        access.server = "https://home.example.com:8443"
+        access = credentials_for(home_api, "home")
+        access.endpoint = Endpoint("https://home.example.com:8443")
         change(access)
         client = KubeClient(access)
         monkeypatch.setattr(client, "request", reached.request)
@@ -44,21 +46,21 @@ async def client_with(
 def server(url: str) -> Change:
     """A kubeconfig with this server."""
 
-    def change(access: ClientConfig) -> None:
-        access.server = url
+    def change(access: Credentials) -> None:
+        access.endpoint = Endpoint(url)
 
     return change
 
 
-def proxied(access: ClientConfig) -> None:
-    access.proxy = "http://proxy.example.com:3128"
+def proxied(access: Credentials) -> None:
+    access.endpoint = replace(access.endpoint, proxy="http://proxy.example.com:3128")
 
 
-def named_by_tls(access: ClientConfig) -> None:
-    access.server_hostname = "kubernetes.default"
+def named_by_tls(access: Credentials) -> None:
+    access.endpoint = replace(access.endpoint, tls_server_name="kubernetes.default")
 
 
-def in_cluster(access: ClientConfig) -> None:
+def in_cluster(access: Credentials) -> None:
     access.in_cluster = True
 
 

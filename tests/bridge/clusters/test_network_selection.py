@@ -19,7 +19,7 @@ from sync.kube.client import KubeClient
 from tests import objects
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import CLOSED_PORT, FakeApi, Fault
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 from tests.sync.engine_harness import NODE
 from translators.object_accessors import Object
 from translators.translation_options import Network, Policy
@@ -63,8 +63,8 @@ async def selected(
     namespaces: tuple[str, ...] = (),
 ) -> SelectedNetwork:
     async with (
-        KubeClient(client_config_for(two.home, "home")) as home,
-        KubeClient(client_config_for(two.remote, "remote")) as remote,
+        KubeClient(credentials_for(two.home, "home")) as home,
+        KubeClient(credentials_for(two.remote, "remote")) as remote,
     ):
         settings = two.but(network=network)
         return await select_network(

@@ -15,7 +15,7 @@ from sync.kube.api_resources import SERVICE_CIDRS, Object
 from sync.kube.client import KubeClient
 from tests import objects
 from tests.bridge.two_clusters import Clusters
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 from tests.fakeapi.resource_registry import Kind
 
 CIDR = "198.51.100.0/24"
@@ -31,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def unusable(two: Clusters, *, in_cluster: bool = False, address: str = HERE) -> str:
     """The reason why the range cannot be used; "" if it can."""
-    access = client_config_for(two.home, "home")
+    access = credentials_for(two.home, "home")
     access.in_cluster = in_cluster
     async with KubeClient(access) as home:
         return await network_paths.check_relay_cidr(CIDR, home=home, address=address)
@@ -115,8 +115,8 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
     relay = RelaySettings(address=HERE, cidr=CIDR)
     settings = replace(two.settings, network=network, relay=relay)
     async with (
-        KubeClient(client_config_for(two.home, "home")) as home,
-        KubeClient(client_config_for(two.remote, "remote")) as remote,
+        KubeClient(credentials_for(two.home, "home")) as home,
+        KubeClient(credentials_for(two.remote, "remote")) as remote,
     ):
         found = await required_at_join.check_join(
             settings, home=HomeClients.of_account(home, ""), remote=remote, notify=messages.append

@@ -16,7 +16,7 @@ from aiohttp import web
 from bridge.base.progress_lines import Caveat
 from bridge.clusters import token_renewal
 from bridge.clusters.token_renewal import TokenRenewal, keep_renewed_token
-from sync.kube import credentials, renewed_token
+from sync.kube import api_server, renewed_token
 from sync.kube.api_resources import SECRETS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
@@ -38,7 +38,7 @@ PATH = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
 @pytest.fixture(autouse=True)
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(credentials, "CLOCK_UPDATE_INTERVAL", 0.0)
+    monkeypatch.setattr(api_server, "CLOCK_UPDATE_INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ class Bridge:
 
     def sent(self) -> str:
         """The token that is sent."""
-        return self.client.config.authorization()["Authorization"].removeprefix("Bearer ")
+        return self.client.credentials.credential.bearer_token
 
     async def _keep(self, renewed: RenewedToken) -> None:
         if self.keep_fails is not None:

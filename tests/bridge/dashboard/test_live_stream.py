@@ -20,7 +20,7 @@ from sync.kube.api_resources import NODES, PODS
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.dashboard import example_fleet
-from tests.fakeapi import FakeApi, Fault, client_config_for
+from tests.fakeapi import FakeApi, Fault, credentials_for
 
 SOON = 15.0
 
@@ -52,7 +52,7 @@ async def _malformed(request: web.Request) -> web.Response:
 @pytest.fixture
 async def home(api: FakeApi) -> AsyncIterator[KubeClient]:
     """A user's client of home."""
-    async with KubeClient(client_config_for(api, "home")) as client:
+    async with KubeClient(credentials_for(api, "home")) as client:
         yield client
 
 
@@ -194,7 +194,7 @@ async def test_failing_remote_does_not_affect_the_others() -> None:
         api.route("GET", "/api/v1/nodes/gpu-hall/proxy/*", _silent)
         example_fleet.put_fleet(api, remotes=4, pods=40)
         async with (
-            KubeClient(client_config_for(api, "home")) as home,
+            KubeClient(credentials_for(api, "home")) as home,
             loopback_server(home, None, ref=KubeconfigRef()) as url,
         ):
             await page.follow(url, is_complete)
@@ -221,7 +221,7 @@ async def test_answer_of_any_shape_is_a_problem_of_its_remote(answer: object) ->
         api.route("GET", "/api/v1/nodes/berlin-b/proxy/*", answers)
         example_fleet.put_fleet(api, remotes=2, pods=10)
         async with (
-            KubeClient(client_config_for(api, "home")) as home,
+            KubeClient(credentials_for(api, "home")) as home,
             loopback_server(home, None, ref=KubeconfigRef()) as url,
         ):
             await page.follow(
@@ -242,7 +242,7 @@ async def test_answer_of_any_shape_does_not_end_the_samples() -> None:
         api.route("GET", "/api/v1/nodes/*/proxy/*", answers)
         example_fleet.put_fleet(api, remotes=1, pods=1)
         async with (
-            KubeClient(client_config_for(api, "home")) as home,
+            KubeClient(credentials_for(api, "home")) as home,
             asyncio.timeout(SOON),
             watch_fleet(home, None) as watch,
         ):

@@ -19,7 +19,7 @@ from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.dashboard import example_fleet
-from tests.fakeapi import FakeApi, Fault, client_config_for
+from tests.fakeapi import FakeApi, Fault, credentials_for
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
 SOON = 15.0
@@ -36,7 +36,7 @@ async def api() -> AsyncIterator[FakeApi]:
 @pytest.fixture
 async def home(api: FakeApi) -> AsyncIterator[KubeClient]:
     """A user's client of home."""
-    async with KubeClient(client_config_for(api, "home")) as client:
+    async with KubeClient(credentials_for(api, "home")) as client:
         yield client
 
 

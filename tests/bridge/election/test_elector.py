@@ -25,10 +25,10 @@ from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, Leader
 from bridge.election.remote_reachability import RemoteReachability
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
+from sync.kube.api_server import RequestMetrics
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence
 from sync.kube.list_pages import Page
-from sync.kube.request_metrics import RequestMetrics
 from sync.kube.response_limits import ResponseLimits
 from tests.fakeapi.patching import merge
 from tests.virtual_time_loop import VirtualLoop, run_virtual
@@ -103,7 +103,7 @@ class Link:
         """Whether responses arrive; the server processes the requests in any case."""
         self.watches = False
         """Whether watches work."""
-        self.config = SimpleNamespace(renewed=Callbacks("credentials read again"))
+        self.credentials = SimpleNamespace(renewed=Callbacks("credentials read again"))
         self.metrics = RequestMetrics()
         self.limits = ResponseLimits("home")
 

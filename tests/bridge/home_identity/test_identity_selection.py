@@ -167,7 +167,7 @@ async def test_renewed_certificate_is_used_at_once(
             monkeypatch.setattr(signed_certificate, "renewal_time", lambda begin, *_: begin)
             world.api.clear_log()
             is_renewed = asyncio.Event()
-            found.home.config.renewed.add(is_renewed.set)
+            found.home.credentials.renewed.add(is_renewed.set)
             if has_ended:
                 rejected = Fault(code=401, when=lambda it: it.subject == SUBJECT, times=1)
                 world.api.fail(rejected)

@@ -26,7 +26,7 @@ SECRET, NAMESPACE = "bridge-state-burst", "bridges"
 @pytest.fixture
 def pod(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """A home whose account is that of a pod, with an empty state Secret."""
-    world.account.config.in_cluster = True
+    world.account.credentials.in_cluster = True
     monkeypatch.setattr(in_cluster, "namespace", lambda: NAMESPACE)
     world.state_secret = SECRET
     world.api.put(secret(SECRET, namespace=NAMESPACE))
@@ -57,7 +57,7 @@ async def renewing(found: list[HomeClients]) -> AsyncIterator[list[asyncio.Event
     events = []
     for it in found:
         events.append(asyncio.Event())
-        it.home.config.renewed.add(events[-1].set)
+        it.home.credentials.renewed.add(events[-1].set)
     tasks = [asyncio.create_task(it.keep_renewed()) for it in found]
     try:
         yield events

@@ -20,17 +20,17 @@ from aiohttp import web
 from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
 from sync.kube.api_errors import Side
 from sync.kube.api_resources import Object
-from sync.kube.credentials import ClientConfig
-from tests.fakeapi.client_config import StaticConfig
+from sync.kube.credentials import Credentials
+from tests.fakeapi.credentials import StaticCredentials
 from tests.virtual_time_loop import poll
 
 #: The request target of an exec with all streams and without a terminal.
 EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"
 
 
-def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> ClientConfig:
+def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> Credentials:
     """A client configuration without a kubeconfig."""
-    return StaticConfig(server, side, token=f"{side}-credential", context=context)
+    return StaticCredentials(server, side, token=f"{side}-credential", context=context)
 
 
 class FakeHome:

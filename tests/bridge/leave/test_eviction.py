@@ -16,7 +16,7 @@ from tests import objects
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 
 
 def owned_by(kind: str, *, name: str) -> Object:
@@ -52,7 +52,7 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     """A client of the home cluster."""
     monkeypatch.setattr(eviction, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(eviction, "POLL_SECONDS", 0.01)
-    async with KubeClient(client_config_for(two.home, "home")) as client:
+    async with KubeClient(credentials_for(two.home, "home")) as client:
         yield client
 
 

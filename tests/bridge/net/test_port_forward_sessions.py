@@ -15,6 +15,7 @@ from bridge.net.port_forward_sessions import PortForwards
 from bridge.net.portions import PORTION
 from bridge.net.spdy_session import ForwardedStream
 from sync.kube.api_errors import KubeError
+from sync.kube.client import KubeClient
 from sync.kube.nested_transport import LayeredTransport
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
 from tests.bridge.relay import fake_pods
@@ -67,7 +68,7 @@ class Rig:
 
     def __init__(self, remote: FakeRemote) -> None:
         self.remote = remote
-        self.forwards = PortForwards(access_for(remote.url, "remote"))
+        self.forwards = PortForwards(KubeClient(access_for(remote.url, "remote")))
 
     @property
     def sessions(self) -> int:
@@ -434,7 +435,7 @@ async def test_remote_without_spdy_gets_websockets(monkeypatch: pytest.MonkeyPat
         assert [it.method for it in rig.remote.requests] == ["POST", "GET", "GET"]
         monkeypatch.setattr(fake_pods, "speaks_spdy", True)
         monkeypatch.setattr(port_forward_sessions, "RETRY_SECONDS", 0.0)
-        rig.forwards = PortForwards(access_for(rig.remote.url, "remote"))
+        rig.forwards = PortForwards(KubeClient(access_for(rig.remote.url, "remote")))
         await rig.exchange()
         assert rig.remote.requests[-1].method == "POST"
 

@@ -11,7 +11,7 @@ from bridge.status import status_endpoint
 from sync.kube.client import KubeClient
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 from tests.sync.engine_harness import NODE
 
 #: Home's API server forwards requests below this path to the node's port.
@@ -27,7 +27,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def home(two: Clusters) -> AsyncIterator[KubeClient]:
     """A user's client of home."""
-    async with KubeClient(client_config_for(two.home, "home")) as client:
+    async with KubeClient(credentials_for(two.home, "home")) as client:
         yield client
 
 

@@ -12,13 +12,13 @@ import pytest
 from sync.kube.client import KubeClient
 from tests.bridge.volumes.volume_world import VolumeWorld
 from tests.fakeapi import FakeApi
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 
 
 @pytest.fixture
 async def world(home_api: FakeApi, tmp_path: Path) -> AsyncIterator[VolumeWorld]:
     """Home with a claim that has files of each kind, and an empty one, while kubelets act."""
-    async with KubeClient(client_config_for(home_api, "home")) as client:
+    async with KubeClient(credentials_for(home_api, "home")) as client:
         made = VolumeWorld(home_api, client, tmp_path)
         _write_files(made.source)
         made.target.mkdir()

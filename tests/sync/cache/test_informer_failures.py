@@ -562,7 +562,7 @@ async def test_handler_of_renewed_credentials_is_removed_with_the_informer(
     client: KubeClient, informer: Informer
 ) -> None:
     """Namespaces come and go, and the client stays."""
-    before = len(client.config.renewed)
+    before = len(client.credentials.renewed)
     async with running_informer(informer):
-        assert len(client.config.renewed) == before + 1
-    assert len(client.config.renewed) == before
+        assert len(client.credentials.renewed) == before + 1
+    assert len(client.credentials.renewed) == before

@@ -12,6 +12,7 @@ from sync.kube import api_errors, transport
 from sync.kube.api_resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.endpoint import Endpoint
 from tests.conftest import ClientFor
 from tests.fakeapi import Authority, FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -27,7 +28,7 @@ async def test_connection_refused_is_unreachable(api: FakeApi, client: KubeClien
 
 
 async def test_unknown_host_is_unreachable(client: KubeClient) -> None:
-    client.config.server = "http://no-such-host.invalid:1"
+    client.credentials.endpoint = Endpoint("http://no-such-host.invalid:1")
     with pytest.raises(api_errors.Unreachable, match="no-such-host"):
         await client.list(NODES)
 

@@ -15,7 +15,7 @@ from sync.kube.api_resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.throttle_retry import MAX_ATTEMPTS
-from tests.fakeapi import FakeApi, Fault, client_config_for
+from tests.fakeapi import FakeApi, Fault, credentials_for
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
 
@@ -240,13 +240,13 @@ async def test_delete_raises_other_failures(api: FakeApi, client: KubeClient) ->
 
 
 async def test_user_agent(api: FakeApi) -> None:
-    async with KubeClient(client_config_for(api), user_agent="bridge/1") as client:
+    async with KubeClient(credentials_for(api), user_agent="bridge/1") as client:
         await client.list(NODES)
     assert api.log[0].user_agent == "bridge/1"
 
 
 async def test_request_outside_of_async_with_raises() -> None:
-    client = KubeClient(access_module.ClientConfig(KubeconfigRef(), side="home"))
+    client = KubeClient(access_module.Credentials(KubeconfigRef(), side="home"))
     with pytest.raises(RuntimeError, match="async with"):
         await client.list(NODES)
 
@@ -302,9 +302,9 @@ async def test_many_401_at_once_read_the_credential_once(
 ) -> None:
     _, client, token = rotating
     token.write_text("new\n")
-    before = client.config.generation
+    before = client.credentials.generation
     await asyncio.gather(*(client.list(NODES) for _ in range(20)))
-    assert client.config.generation == before + 1
+    assert client.credentials.generation == before + 1
 
 
 @pytest.mark.parametrize(
@@ -369,6 +369,6 @@ async def test_cancellation_while_a_client_closes_leaves_no_session_open(
 
     monkeypatch.setattr(aiohttp.ClientSession, "close", interrupted)
     with pytest.raises(asyncio.CancelledError):
-        async with KubeClient(client_config_for(api)):
+        async with KubeClient(credentials_for(api)):
             pass
     assert len(closed) == 2

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from sync.kube import name_lookup
+from sync.kube import raw_connection
 from sync.kube.api_errors import Unreachable
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.name_lookup import FRESH_SECONDS, PATIENCE, NameLookup
+from sync.kube.raw_connection import FRESH_SECONDS, PATIENCE, NameLookup
 from sync.kube.request import MAX_INTERIM
-from tests.fakeapi.client_config import StaticConfig
+from tests.fakeapi.credentials import StaticCredentials
 from tests.fakeapi.tls import Authority
 from tests.tls_control_records import ControlRecords
 
@@ -53,7 +53,7 @@ async def test_endless_interim_responses_end_the_connection(stream: bool) -> Non
     interim = b"HTTP/1.1 103 Early Hints\r\n\r\n"
     began = asyncio.get_running_loop().time()
     async with answering(interim * 50 * MAX_INTERIM) as port:
-        config = StaticConfig(f"http://127.0.0.1:{port}", "remote", token=None)
+        config = StaticCredentials(f"http://127.0.0.1:{port}", "remote", token=None)
         async with KubeClient(config) as client:
             with pytest.raises(Unreachable):
                 await (open_stream(client) if stream else client.list(NODES))
@@ -63,7 +63,7 @@ async def test_endless_interim_responses_end_the_connection(stream: bool) -> Non
 async def test_interim_responses_are_skipped() -> None:
     answer = b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"items":[]}'
     async with answering(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3 + answer) as port:
-        config = StaticConfig(f"http://127.0.0.1:{port}", "remote", token=None)
+        config = StaticCredentials(f"http://127.0.0.1:{port}", "remote", token=None)
         async with KubeClient(config) as client:
             assert (await client.list(NODES)).items == []
 
@@ -86,7 +86,9 @@ async def test_server_that_requests_new_keys_again_and_again_is_disconnected(
 
         attacking = asyncio.create_task(asyncio.to_thread(attack))
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        async with KubeClient(StaticConfig(url, "remote", token=None, context=trusted)) as client:
+        async with KubeClient(
+            StaticCredentials(url, "remote", token=None, context=trusted)
+        ) as client:
             with pytest.raises(Unreachable, match="the connection broke"):
                 await client.request("POST", NODES.path(), body={})
         with pytest.raises(ConnectionError):
@@ -151,7 +153,7 @@ async def test_names_of_one_server_are_looked_up_once(names: NameServer) -> None
 async def test_last_addresses_serve_while_the_name_server_does_not(
     names: NameServer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(name_lookup, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(raw_connection, "FRESH_SECONDS", 0.0)
     lookup = NameLookup()
     found = await lookup.find("a.test", 1)
     getattr(names, kind).add("a.test")

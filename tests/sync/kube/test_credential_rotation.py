@@ -18,8 +18,9 @@ from sync.kube import in_cluster
 from sync.kube.api_errors import ApiServerCertificateError, ClientConfigError, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, SERVICES, Object
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.credentials import Credentials, KubeconfigRef, load
 from sync.kube.http_upgrade import open_upgrade
+from sync.kube.kubeconfig import Sources
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import config_map
@@ -83,7 +84,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def informed(access: ClientConfig) -> AsyncIterator[Informer]:
+async def informed(access: Credentials) -> AsyncIterator[Informer]:
     async with KubeClient(access) as client:
         informer = Informer(client, CONFIG_MAPS)
         async with running_informer(informer):
@@ -122,16 +123,15 @@ async def test_rotated_authority_file_is_followed(cluster: Cluster) -> None:
 async def test_moved_server_is_followed_without_a_new_list(cluster: Cluster) -> None:
     api = cluster.api
     access = await load(cluster.tell(), side="remote")
-    access.cluster_uid = cluster.uid()
     api.put(config_map("a"))
     async with informed(access) as informer:
+        informer.client.expect_cluster(cluster.uid(), namespace="kube-system")
         await caught_up(api, informer)
         await cluster.move()
         cluster.tell()
         api.clear_log()
         await api.until(lambda: api.open_watches() and informer.error is None)
         assert api.log[0].path == "/api/v1/namespaces/kube-system", "first: which cluster is it?"
-        assert not access.unconfirmed
         assert not api.requests("GET", "/api/v1/configmaps") or all(
             it.watch for it in api.requests("GET", "/api/v1/configmaps")
         )
@@ -142,12 +142,12 @@ async def test_other_cluster_at_the_new_address_receives_no_request(
 ) -> None:
     api = cluster.api
     access = await load(cluster.tell(), side="remote")
-    access.cluster_uid = cluster.uid()
     authority = authority_of(tmp_path, "other")
     pair = authority.issue("server", address="127.0.0.1")
     api.put(config_map("a"))
     async with FakeApi(tls=authority.server_context(pair)) as other, informed(access) as informer:
         stranger = Cluster(tmp_path, other, authority)
+        informer.client.expect_cluster(cluster.uid(), namespace="kube-system")
         await caught_up(api, informer)
         await api.stop()
         stranger.tell()
@@ -155,8 +155,9 @@ async def test_other_cluster_at_the_new_address_receives_no_request(
         assert "another cluster" in str(informer.error)
         with pytest.raises(ClientConfigError, match="another cluster"):
             await informer.client.create(CONFIG_MAPS, config_map("b"), namespace="default")
-        with pytest.raises(Unreachable):
-            await open_upgrade(access, "POST", "/api/v1/namespaces/default/pods/a/exec", [], [])
+        path = "/api/v1/namespaces/default/pods/a/exec"
+        with pytest.raises(ClientConfigError, match="another cluster"):
+            await open_upgrade(informer.client, "POST", path, [], [])
         assert {it.path for it in other.log} == {"/api/v1/namespaces/kube-system"}
         assert informer.store.get(Key("default", "a")), "what is known stays"
 
@@ -174,7 +175,7 @@ async def test_switched_current_context_is_ignored(cluster: Cluster) -> None:
         config[part] += elsewhere[part]
     write(cluster.path, config | {"current-context": "elsewhere"})
     assert await access.renew(access.generation)
-    assert (access.context, access.server) == ("fake", cluster.api.url)
+    assert (access.context, access.endpoint.server) == ("fake", cluster.api.url)
 
 
 async def fail_again(informer: Informer, api: FakeApi) -> None:
@@ -230,7 +231,7 @@ async def test_files_are_checked_at_most_once_per_interval(
         looks.append(sources)
         return False
 
-    monkeypatch.setattr("sync.kube.kubeconfig.changed", look)
+    monkeypatch.setattr(Sources, "have_changed", look)
     access = await load(cluster.tell(), side="remote")
     async with KubeClient(access) as client:
         await cluster.api.stop()
@@ -242,14 +243,15 @@ async def test_files_are_checked_at_most_once_per_interval(
 
 async def test_upgrade_follows_a_rotated_authority(cluster: Cluster) -> None:
     access = await load(cluster.tell(), side="remote")
+    client = KubeClient(access)
     path = "/api/v1/namespaces/default/pods/absent/exec"
-    assert (await open_upgrade(access, "POST", path, [], [])).status >= 400
+    assert (await open_upgrade(client, "POST", path, [], [])).status >= 400
     await cluster.rotate()
     cluster.tell()
     with pytest.raises(ApiServerCertificateError):
-        await open_upgrade(access, "POST", path, [], [])
+        await open_upgrade(client, "POST", path, [], [])
     await cluster.api.until(lambda: access.generation == 2)
-    assert (await open_upgrade(access, "POST", path, [], [])).status >= 400
+    assert (await open_upgrade(client, "POST", path, [], [])).status >= 400
 
 
 async def test_service_account_follows_the_rotated_ca(
@@ -282,7 +284,7 @@ async def test_missing_kubeconfig_does_not_switch_to_the_service_account(
     with pytest.raises(ClientConfigError, match="no such file"):
         await access.renew(access.generation)
     assert not access.in_cluster
-    assert access.server == cluster.api.url
+    assert access.endpoint.server == cluster.api.url
 
 
 async def test_renewed_is_called_only_for_changed_credentials(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from sync.kube import credential_plugins
 from sync.kube import credentials as access_module
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.credentials import Credentials, KubeconfigRef, load
 from tests.fakeapi import CLOSED_PORT, Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config"
 
 
-async def read(path: Path, content: dict[str, Any], **ref: Any) -> ClientConfig:
+async def read(path: Path, content: dict[str, Any], **ref: Any) -> Credentials:
     return await load(KubeconfigRef(write(path, content), **ref), side="remote")
 
 
@@ -54,10 +54,14 @@ def overwrite(path: Path, content: bytes) -> None:
 
 async def test_address_and_context(path: Path) -> None:
     access = await read(path, kubeconfig("https://example.test:6443/prefix/", context="prod"))
-    assert access.server == "https://example.test:6443/prefix"
-    assert (access.host, access.port, access.context) == ("example.test", 6443, "prod")
-    assert access.authorization() == {"Authorization": "Bearer fake"}
-    assert access.ssl is not None
+    assert access.endpoint.server == "https://example.test:6443/prefix"
+    assert (access.endpoint.host, access.endpoint.port, access.context) == (
+        "example.test",
+        6443,
+        "prod",
+    )
+    assert access.credential.authorization == "Bearer fake"
+    assert access.tls is not None
 
 
 async def test_namespace_of_the_context_is_empty_if_unset(path: Path) -> None:
@@ -68,24 +72,24 @@ async def test_namespace_of_the_context_is_empty_if_unset(path: Path) -> None:
 
 
 async def test_default_ports(path: Path) -> None:
-    assert (await read(path, kubeconfig("https://example.test"))).port == 443
-    assert (await read(path, kubeconfig("http://example.test"))).port == 80
+    assert (await read(path, kubeconfig("https://example.test"))).endpoint.port == 443
+    assert (await read(path, kubeconfig("http://example.test"))).endpoint.port == 80
 
 
 async def test_plain_http_has_no_tls(path: Path) -> None:
-    assert (await read(path, kubeconfig("http://127.0.0.1:8001"))).ssl is None
+    assert (await read(path, kubeconfig("http://127.0.0.1:8001"))).tls is None
 
 
 async def test_token_is_sent_and_never_shown(path: Path) -> None:
     access = await read(path, kubeconfig(SERVER, user={"token": CANARY}))
-    assert access.authorization() == {"Authorization": f"Bearer {CANARY}"}
+    assert access.credential.authorization == f"Bearer {CANARY}"
     assert CANARY not in repr(access)
 
 
 async def test_password(path: Path) -> None:
     access = await read(path, kubeconfig(SERVER, user={"username": "u", "password": "p"}))
     expected = base64.b64encode(b"u:p").decode()
-    assert access.authorization() == {"Authorization": f"Basic {expected}"}
+    assert access.credential.authorization == f"Basic {expected}"
 
 
 @pytest.mark.parametrize("absolute", [True, False])
@@ -94,7 +98,7 @@ async def test_token_file_without_its_last_newline(path: Path, *, absolute: bool
     token.write_text("abc\n")
     named = str(token) if absolute else "token"
     access = await read(path, kubeconfig(SERVER, user={"tokenFile": named}))
-    assert access.authorization() == {"Authorization": "Bearer abc"}
+    assert access.credential.authorization == "Bearer abc"
 
 
 async def test_another_context(path: Path) -> None:
@@ -103,8 +107,8 @@ async def test_another_context(path: Path) -> None:
     for part in ("clusters", "users", "contexts"):
         content[part] += other[part]
     access = await read(path, content, context="other")
-    assert (access.server, access.context) == ("https://two.test", "other")
-    assert access.authorization() == {"Authorization": "Bearer t"}
+    assert (access.endpoint.server, access.context) == ("https://two.test", "other")
+    assert access.credential.authorization == "Bearer t"
 
 
 async def test_kubeconfig_lists_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +118,7 @@ async def test_kubeconfig_lists_are_merged(tmp_path: Path, monkeypatch: pytest.M
     files = [str(first), str(tmp_path / "missing"), str(second)]
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
     access = await load(KubeconfigRef(), side="home")
-    assert access.authorization() == {"Authorization": "Bearer t"}
+    assert access.credential.authorization == "Bearer t"
 
 
 async def test_first_current_context_takes_precedence(
@@ -133,21 +137,24 @@ async def test_first_current_context_takes_precedence(
         files.append(str(write(tmp_path / name, config)))
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
     access = await load(KubeconfigRef(), side="home")
-    assert (access.context, access.server) == ("one", "https://one.test")
+    assert (access.context, access.endpoint.server) == ("one", "https://one.test")
     other = await load(KubeconfigRef(context="two"), side="home")
-    assert other.server == "https://two.test"
+    assert other.endpoint.server == "https://two.test"
 
 
 async def test_tls_server_name_and_proxy(path: Path) -> None:
     more = {"tls-server-name": "api.test", "proxy-url": "http://proxy.test:3128"}
     access = await read(path, kubeconfig(SERVER, cluster=more))
-    assert (access.server_hostname, access.proxy) == ("api.test", "http://proxy.test:3128")
+    assert (access.endpoint.tls_server_name, access.endpoint.proxy) == (
+        "api.test",
+        "http://proxy.test:3128",
+    )
 
 
 async def test_insecure_skip_tls_verify_disables_verification(path: Path) -> None:
     access = await read(path, kubeconfig(SERVER, cluster={"insecure-skip-tls-verify": True}))
-    assert access.ssl is not None
-    assert not access.ssl.check_hostname
+    assert access.tls is not None
+    assert not access.tls.check_hostname
 
 
 async def test_certificates_as_files_and_as_data(path: Path, authority: Authority) -> None:
@@ -157,14 +164,14 @@ async def test_certificates_as_files_and_as_data(path: Path, authority: Authorit
     for user in (files, data):
         cluster = {"certificate-authority": str(authority.cert)}
         access = await read(path, kubeconfig(SERVER, user=user, cluster=cluster))
-        assert access.ssl is not None
-        assert len(access.ssl.get_ca_certs()) == 1
+        assert access.tls is not None
+        assert len(access.tls.get_ca_certs()) == 1
 
 
 async def test_plugin_returns_a_token(path: Path) -> None:
     user = plugin(path.with_name("plugin"), credential({"token": "abc"}))
     access = await read(path, kubeconfig(SERVER, user=user))
-    assert access.authorization() == {"Authorization": "Bearer abc"}
+    assert access.credential.authorization == "Bearer abc"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +283,7 @@ async def test_failing_plugin_affects_its_side_only(tmp_path: Path) -> None:
         load(KubeconfigRef(write(tmp_path / "bad.yaml", bad)), side="remote"),
         return_exceptions=True,
     )
-    assert isinstance(home, ClientConfig)
+    assert isinstance(home, Credentials)
     assert isinstance(remote, ClientConfigError)
 
 
@@ -321,7 +328,7 @@ async def test_client_certificate_is_loaded_without_a_temporary_directory(
         "client-certificate-data": encoded(str(pair.cert)),
         "client-key-data": encoded(str(pair.key)),
     }
-    assert (await read(path, kubeconfig(SERVER, user=user))).client_certificate
+    assert (await read(path, kubeconfig(SERVER, user=user))).credential.certificate
 
 
 async def test_unknown_context_is_named(path: Path) -> None:
@@ -424,7 +431,7 @@ async def test_concurrent_renewals_share_one_read(
     write(path, kubeconfig(SERVER, user={"token": "new"}))
     seen = access.generation
     assert await asyncio.gather(*(access.renew(seen) for _ in range(3))) == [True] * 3
-    assert access.authorization() == {"Authorization": "Bearer new"}
+    assert access.credential.authorization == "Bearer new"
     assert access.generation == seen + 1
 
 
@@ -432,7 +439,7 @@ async def test_renewals_are_rate_limited(path: Path) -> None:
     access = await read(path, kubeconfig(SERVER, user={"token": "old"}))
     write(path, kubeconfig(SERVER, user={"token": "new"}))
     assert not await access.renew(access.generation)
-    assert access.authorization() == {"Authorization": "Bearer old"}
+    assert access.credential.authorization == "Bearer old"
 
 
 async def test_read_continues_when_its_caller_is_cancelled(

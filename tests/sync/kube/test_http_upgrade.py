@@ -7,18 +7,22 @@ import base64
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from sync.base.clock import now
 from sync.kube.api_errors import ApiServerCertificateError, Unreachable
-from sync.kube.credentials import ClientConfig, KubeconfigRef
+from sync.kube.client import KubeClient
+from sync.kube.credentials import Credentials
+from sync.kube.endpoint import Credential, Endpoint
 from sync.kube.http1 import HEAD_LIMIT
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
+from sync.kube.raw_connection import Dialer
 from sync.kube.transport import REQUEST_TIMEOUT
 from tests.fakeapi import CLOSED_PORT
+from tests.fakeapi.credentials import StaticCredentials
 from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.tls import Authority
 
@@ -80,34 +84,32 @@ async def server() -> AsyncIterator[Server]:
         yield made
 
 
-class FakeAccess(ClientConfig):
-    """An Access whose credential is renewed as often as ``credentials`` has one."""
+class RenewedCredentials(StaticCredentials):
+    """Credentials that are renewed as often as ``tokens`` has one."""
 
-    def __init__(self, url: str, *credentials: str) -> None:
-        super().__init__(KubeconfigRef(Path("none")), side="remote")
-        self.server = url
-        self._left = list(credentials)
-        self._authorization = f"Bearer {self._left.pop(0)}" if self._left else None
+    def __init__(self, url: str, *tokens: str) -> None:
+        super().__init__(url, "remote", token=next(iter(tokens), None))
+        self._left = list(tokens[1:])
 
     async def renew(self, seen: int) -> bool:
         assert seen == self.generation
         if not self._left:
             return False
-        self._authorization = f"Bearer {self._left.pop(0)}"
+        self.credential = Credential(authorization=f"Bearer {self._left.pop(0)}")
         self.generation += 1
         return True
 
 
-def access(server: Server, *credentials: str, prefix: str = "") -> FakeAccess:
-    """Client config for a server without TLS."""
-    return FakeAccess(f"http://127.0.0.1:{server.port}{prefix}", *credentials)
+def access(server: Server, *credentials: str, prefix: str = "") -> RenewedCredentials:
+    """Credentials for a server without TLS."""
+    return RenewedCredentials(f"http://127.0.0.1:{server.port}{prefix}", *credentials)
 
 
-async def opened(to: ClientConfig) -> UpgradeResponse:
+async def opened(to: Credentials) -> UpgradeResponse:
     """An upgrade as the others ask for it."""
     headers = [("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "v4"), ("X-A", "1")]
     query = [("command", "a b"), ("command", "\udcff&"), ("stdin", "true")]
-    return await open_upgrade(to, "POST", "/api/v1/pods/a%2Fb/exec", query, headers)
+    return await open_upgrade(KubeClient(to), "POST", "/api/v1/pods/a%2Fb/exec", query, headers)
 
 
 class Reader(asyncio.Protocol):
@@ -215,6 +217,24 @@ async def test_rejected_upgrade_has_its_body(server: Server, answer: bytes, body
         upgraded.take(Reader())
 
 
+async def test_credential_that_is_read_meanwhile_is_not_sent_to_the_previous_address(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = access(server, "previous")
+    connect = Dialer.connect
+
+    async def read_meanwhile(*args: Any, **kwargs: Any) -> Any:
+        connection = await connect(*args, **kwargs)
+        to.endpoint = Endpoint("http://127.0.0.1:1")
+        to.credential = Credential(authorization="Bearer next")
+        return connection
+
+    monkeypatch.setattr(Dialer, "connect", read_meanwhile)
+    server.answers(SWITCH)
+    (await opened(to)).close()
+    assert "Bearer previous" in server.heads[0]
+
+
 async def test_after_401_the_credential_is_renewed_once(server: Server) -> None:
     async def play(head: str, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         status = b"101 Switching Protocols" if "Bearer new" in head else b"401 Unauthorized"
@@ -261,9 +281,9 @@ async def test_malformed_responses_are_unreachable(
 
 async def test_connection_failures_name_the_address() -> None:
     with pytest.raises(Unreachable, match=r"connection refused by 127\.0\.0\.1:1"):
-        await opened(FakeAccess(f"http://127.0.0.1:{CLOSED_PORT}"))
+        await opened(RenewedCredentials(f"http://127.0.0.1:{CLOSED_PORT}"))
     with pytest.raises(Unreachable, match=r"none\.invalid: "):
-        await opened(FakeAccess("http://none.invalid"))
+        await opened(RenewedCredentials("http://none.invalid"))
 
 
 async def test_silent_server_times_out(server: Server) -> None:
@@ -307,12 +327,14 @@ async def secure(authority: Authority) -> AsyncIterator[Server]:
         yield made
 
 
-def trusting(authority: Authority, server: Server, *, by_name: str | None = None) -> FakeAccess:
-    """Client config for a server with TLS."""
-    made = FakeAccess(f"https://127.0.0.1:{server.port}", "token")
-    made.ssl = ssl.create_default_context(cafile=authority.cert)
-    made.ssl.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
-    made.server_hostname = by_name
+def trusting(
+    authority: Authority, server: Server, *, by_name: str | None = None
+) -> RenewedCredentials:
+    """Credentials for a server with TLS."""
+    made = RenewedCredentials(f"https://127.0.0.1:{server.port}", "token")
+    made.tls = ssl.create_default_context(cafile=authority.cert)
+    made.tls.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
+    made.endpoint = replace(made.endpoint, tls_server_name=by_name)
     return made
 
 
@@ -329,7 +351,7 @@ async def test_untrusted_certificate_is_a_certificate_error(
     secure: Server, authority: Authority
 ) -> None:
     to = trusting(authority, secure)
-    to.ssl = ssl.create_default_context()
+    to.tls = ssl.create_default_context()
     with pytest.raises(ApiServerCertificateError, match="certificate-authority"):
         await opened(to)
     with pytest.raises(ApiServerCertificateError):
@@ -341,7 +363,7 @@ async def test_through_a_proxy(secure: Server, authority: Authority) -> None:
     secure.answers(SWITCH + b"hello", b" you")
     to = trusting(authority, secure)
     async with proxying() as (proxy, port):
-        to.proxy = f"http://me:p%40ss@127.0.0.1:{port}"
+        to.endpoint = replace(to.endpoint, proxy=f"http://me:p%40ss@127.0.0.1:{port}")
         upgraded = await opened(to)
         reader = Reader()
         upgraded.take(reader)
@@ -362,7 +384,7 @@ async def test_rejecting_proxy_is_named_without_its_password(
         proxy.connect_response = (
             b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
         )
-        to.proxy = f"http://me:s3cret@127.0.0.1:{port}"
+        to.endpoint = replace(to.endpoint, proxy=f"http://me:s3cret@127.0.0.1:{port}")
         with pytest.raises(
             Unreachable, match=f"the proxy for .*: 127.0.0.1:{port}: .*407"
         ) as error:

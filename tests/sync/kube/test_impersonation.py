@@ -13,7 +13,7 @@ from sync.kube import credentials as access_module
 from sync.kube.api_errors import ApiError, KubeError
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.credentials import Credentials, KubeconfigRef, load
 from sync.kube.http_upgrade import open_upgrade
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -29,13 +29,13 @@ SENT = [
 
 
 @pytest.fixture
-async def access(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClientConfig:
+async def access(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
     path = write(tmp_path / "config", kubeconfig(api.url, user=USER))
     return await load(KubeconfigRef(path), side="remote")
 
 
-async def everything(access: ClientConfig) -> None:
+async def everything(access: Credentials) -> None:
     """Each kind of request that the bridge makes."""
     async with KubeClient(access) as client:
         made = await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
@@ -51,17 +51,17 @@ async def everything(access: ClientConfig) -> None:
         uid = made["metadata"]["uid"]
         await client.delete(CONFIG_MAPS, "a", namespace="default", uid=uid)
     path = "/api/v1/namespaces/default/pods/a/exec"
-    await open_upgrade(access, "POST", path, [], [("Upgrade", "SPDY/3.1")])
+    await open_upgrade(KubeClient(access), "POST", path, [], [("Upgrade", "SPDY/3.1")])
 
 
-async def test_every_request_impersonates(api: FakeApi, access: ClientConfig) -> None:
+async def test_every_request_impersonates(api: FakeApi, access: Credentials) -> None:
     await everything(access)
     assert {it.method for it in api.log} == {"GET", "POST", "PATCH", "DELETE"}
     assert len(api.log) >= 8
     assert all(it.impersonation == SENT for it in api.log)
 
 
-async def test_requests_impersonate_after_a_renewal(api: FakeApi, access: ClientConfig) -> None:
+async def test_requests_impersonate_after_a_renewal(api: FakeApi, access: Credentials) -> None:
     api.fail(Fault("*", "*", code=401, times=1))
     await everything(access)
     assert access.generation == 2
@@ -69,7 +69,7 @@ async def test_requests_impersonate_after_a_renewal(api: FakeApi, access: Client
 
 
 async def test_caller_of_an_upgrade_cannot_set_impersonation(
-    api: FakeApi, access: ClientConfig
+    api: FakeApi, access: Credentials
 ) -> None:
     """The bridge's own headers come last, and no caller's are passed on."""
     seen: list[list[str]] = []
@@ -80,5 +80,5 @@ async def test_caller_of_an_upgrade_cannot_set_impersonation(
 
     api.route("POST", "*/exec", answer)
     path = "/api/v1/namespaces/default/pods/a/exec"
-    await open_upgrade(access, "POST", path, [], [("Upgrade", "SPDY/3.1")])
+    await open_upgrade(KubeClient(access), "POST", path, [], [("Upgrade", "SPDY/3.1")])
     assert seen == [["jane"]]

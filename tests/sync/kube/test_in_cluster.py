@@ -44,7 +44,7 @@ async def test_service_account_is_used_without_a_kubeconfig(api: FakeApi) -> Non
     access = await load(KubeconfigRef(), side="home")
     assert access.in_cluster
     assert access.context == "in-cluster"
-    assert access.server == f"https://127.0.0.1:{api.port}"
+    assert access.endpoint.server == f"https://127.0.0.1:{api.port}"
     assert OLD not in repr(access)
     async with KubeClient(access) as client:
         assert (await client.list(NODES)).items == []
@@ -54,7 +54,7 @@ async def test_existing_kubeconfig_takes_precedence(api: FakeApi, tmp_path: Path
     write(tmp_path / "absent", kubeconfig("https://other.test"))
     access = await load(KubeconfigRef(), side="home")
     assert not access.in_cluster
-    assert access.server == "https://other.test"
+    assert access.endpoint.server == "https://other.test"
 
 
 @pytest.mark.usefixtures("api")
@@ -85,7 +85,7 @@ async def test_renewed_token_is_used_before_the_old_one_expires(
         monkeypatch.setattr(in_cluster, "RELOAD_SECONDS", 0.0)
         renew(api)
         assert (await client.list(NODES)).items == []
-        assert client.config.authorization() == {"Authorization": f"Bearer {NEW}"}
+        assert client.credentials.credential.authorization == f"Bearer {NEW}"
     assert len(api.log) == 1
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from sync.kube import credentials as access_module
 from sync.kube import oidc
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.credentials import Credentials, KubeconfigRef, load
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
 SERVER = "https://127.0.0.1:6443"
@@ -98,7 +98,7 @@ def config(issuer: Issuer, **more: str) -> dict[str, Any]:
     return kubeconfig(SERVER, user={"auth-provider": {"name": "oidc", "config": settings}})
 
 
-async def read(path: Path) -> ClientConfig:
+async def read(path: Path) -> Credentials:
     return await load(KubeconfigRef(path), side="remote")
 
 
@@ -114,7 +114,7 @@ def names(folder: Path) -> list[str]:
 async def test_valid_token_is_used_without_a_request(issuer: Issuer, tmp_path: Path) -> None:
     valid = token(time.time() + 600)
     access = await read(write(tmp_path / "c", config(issuer, **{"id-token": valid})))
-    assert access.authorization() == {"Authorization": f"Bearer {valid}"}
+    assert access.credential.authorization == f"Bearer {valid}"
     assert issuer.auth == []
 
 
@@ -125,7 +125,7 @@ async def test_rotated_refresh_token_is_written_back(issuer: Issuer, tmp_path: P
     access = await read(path)
     found = written(path)
     assert found["refresh-token"] == "refresh-1"
-    assert access.authorization() == {"Authorization": f"Bearer {found['id-token']}"}
+    assert access.credential.authorization == f"Bearer {found['id-token']}"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     after = yaml.safe_load(path.read_text())
     for part in ("clusters", "contexts", "current-context"):
@@ -165,7 +165,7 @@ async def test_two_clusters_with_one_user_use_a_refresh_token_once(
 ) -> None:
     path = write(tmp_path / "c", config(issuer))
     first, second = await asyncio.gather(read(path), read(path))
-    assert first.authorization() == second.authorization()
+    assert first.credential.authorization == second.credential.authorization
     assert issuer.given == 1
 
 

@@ -14,7 +14,7 @@ from sync.kube.api_errors import Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.pod_exec import PROTOCOL
 from sync.kube.pod_stream import ScriptFailed, ShellStream, open_shell
-from tests.fakeapi.client_config import StaticConfig
+from tests.fakeapi.credentials import StaticCredentials
 
 Play = Callable[[web.WebSocketResponse, str], Awaitable[None]]
 
@@ -40,7 +40,7 @@ async def shell(play: Play, script: str = "true") -> AsyncIterator[ShellStream]:
     port = runner.addresses[0][1]
     try:
         async with (
-            KubeClient(StaticConfig(f"http://127.0.0.1:{port}", "home", token=None)) as client,
+            KubeClient(StaticCredentials(f"http://127.0.0.1:{port}", "home", token=None)) as client,
             open_shell(client, script, namespace="n", pod="p", container="c") as made,
         ):
             yield made

@@ -10,7 +10,7 @@ import pytest
 
 from sync.kube import credentials, renewed_token
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.credentials import Credentials, KubeconfigRef, load
 from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.fakeapi import FakeApi
 from tests.fakeapi.account_tokens import account_token
@@ -38,14 +38,14 @@ def renewed(token: str = "next", *, of: str = OWN, hours: int = 2) -> RenewedTok
     return RenewedToken(origin_of(of), token, START, START + hours * HOUR)
 
 
-async def read(folder: Path, token: str = OWN, server: str = "https://127.0.0.1:1") -> ClientConfig:
+async def read(folder: Path, token: str = OWN, server: str = "https://127.0.0.1:1") -> Credentials:
     cluster = {"insecure-skip-tls-verify": True}
     content = kubeconfig(server, user={"token": token}, cluster=cluster)
     return await load(KubeconfigRef(write(folder / "config", content)), side="remote")
 
 
-def sent(config: ClientConfig) -> str:
-    return config.authorization()["Authorization"].removeprefix("Bearer ")
+def sent(config: Credentials) -> str:
+    return config.credential.bearer_token
 
 
 async def test_kept_token_replaces_the_one_it_descends_from(tmp_path: Path) -> None:

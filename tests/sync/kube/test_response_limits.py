@@ -16,8 +16,9 @@ from sync.kube import http_upgrade, list_pages, response_limits, transport
 from sync.kube.api_errors import ApiError, MalformedResponse, ResponseTooLarge, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS, NODES
 from sync.kube.client import KubeClient
+from sync.kube.endpoint import Endpoint
 from tests.fakeapi import FakeApi
-from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.credentials import credentials_for
 from tests.fakeapi.hostile_server import HostileServer, endless, gzip_bomb, head, once
 from tests.objects import config_map
 
@@ -41,9 +42,9 @@ def memory_below(most: int) -> Iterator[None]:
 @asynccontextmanager
 async def hostile_client(server: HostileServer, api: FakeApi) -> AsyncIterator[KubeClient]:
     """A client of the hostile server."""
-    config = client_config_for(api, "remote")
-    async with server, KubeClient(config) as client:
-        config.server = server.url  # known only now
+    credentials = credentials_for(api, "remote")
+    async with server, KubeClient(credentials) as client:
+        credentials.endpoint = Endpoint(server.url)  # known only now
         yield client
 
 
@@ -287,7 +288,7 @@ async def test_redirects_are_never_followed(
         async with client.websocket("/version", query={}, protocol="v4.channel.k8s.io"):
             pytest.fail("a redirect is no WebSocket")
     with pytest.raises(Unreachable, match=str(status)):
-        await http_upgrade.open_upgrade(client.config, "GET", "/version", (), ())
+        await http_upgrade.open_upgrade(client, "GET", "/version", (), ())
     assert not home_api.log
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import SECRETS
 from sync.kube.client import KubeClient
-from tests.fakeapi.client_config import StaticConfig
+from tests.fakeapi.credentials import StaticCredentials
 from tests.objects import secret
 
 CANARY = "canary4711"
@@ -62,7 +62,7 @@ async def server_saying(answer: str) -> AsyncIterator[KubeClient]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    access = StaticConfig(url, "remote", token=TOKEN)
+    access = StaticCredentials(url, "remote", token=TOKEN)
     async with server, KubeClient(access) as client:
         yield client
 

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sync.cache.informer import Informer
-from sync.kube import raw_connection, shared_connections
+from sync.kube import raw_connection
 from sync.kube.api_errors import ApiServerCertificateError, Forbidden, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.credentials import Credentials, KubeconfigRef, load
 from sync.kube.http2_connection import STREAM_WINDOW, Http2Response
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.http2_gateway import Http2Gateway
@@ -49,7 +50,7 @@ async def connect(authority: Authority, tmp_path: Path) -> AsyncIterator[Connect
         async def client(url: str) -> KubeClient:
             cluster = {"certificate-authority": str(authority.cert)}
             file = write(tmp_path / "kubeconfig", kubeconfig(url, cluster=cluster))
-            config: ClientConfig = await load(KubeconfigRef(file), side="home")
+            config: Credentials = await load(KubeconfigRef(file), side="home")
             return await stack.enter_async_context(KubeClient(config))
 
         yield client
@@ -183,14 +184,14 @@ async def test_the_certificate_is_verified(gateway: Http2Gateway, connect: Conne
 async def test_a_server_without_http2_gets_http1(
     authority: Authority, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handshakes = []
-    original = raw_connection.connect
+    contexts = []
+    original = raw_connection.Dialer.connect
 
-    async def counted(*args: object, **kwargs: object) -> object:
-        handshakes.append(args)
-        return await original(*args, **kwargs)  # type: ignore[arg-type]
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        contexts.append(args[1])
+        return await original(*args, **kwargs)
 
-    monkeypatch.setattr(shared_connections, "connect", counted)
+    monkeypatch.setattr(raw_connection.Dialer, "connect", counted)
     tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
     tls.set_alpn_protocols(["http/1.1"])
     async with FakeApi(tls=tls) as api:
@@ -201,7 +202,7 @@ async def test_a_server_without_http2_gets_http1(
                 assert b'"conf"' in await response.content.readany()
                 assert not isinstance(response, Http2Response)
             api.remove(CONFIG_MAPS, "conf", "default")
-    assert len(handshakes) == 1
+    assert contexts.count(client.credentials.tls_http2) == 1
 
 
 async def test_a_server_that_permits_no_streams_gets_http1(

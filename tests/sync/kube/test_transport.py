@@ -16,10 +16,12 @@ from sync.kube import api_errors, response_streams, transport
 from sync.kube import credentials as access_module
 from sync.kube.api_resources import CONFIG_MAPS, NODES
 from sync.kube.client import KubeClient
-from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.endpoint import Endpoint
 from sync.kube.leader_write_fence import Fence, clock
 from tests.conftest import ClientFor
 from tests.fakeapi import Authority, FakeApi, Fault
+from tests.fakeapi.credentials import StaticCredentials
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map
 
@@ -61,8 +63,8 @@ class HangingUp:
 @contextlib.asynccontextmanager
 async def client_of(hanging_up: HangingUp) -> AsyncIterator[KubeClient]:
     server = await asyncio.start_server(hanging_up.serve, "127.0.0.1", 0)
-    access = ClientConfig(KubeconfigRef(), side="remote")
-    access.server = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    access = StaticCredentials(url, "remote")
     async with server, KubeClient(access) as client:
         yield client
 
@@ -188,7 +190,7 @@ async def test_401_retry_uses_the_new_address(
 
 
 async def test_path_prefix_of_the_server_url_is_kept(api: FakeApi, client: KubeClient) -> None:
-    client.config.server += "/k8s/clusters/c%2F1"
+    client.credentials.endpoint = Endpoint(f"{client.endpoint.server}/k8s/clusters/c%2F1")
     for query in (None, {"labelSelector": "a=b c"}):
         with pytest.raises(api_errors.NotFound):
             await client.request("GET", NODES.path("n%2F1"), query=query)

@@ -18,7 +18,7 @@ from bridge.relay.forward import rtnetlink
 from bridge.relay.forward.service_listeners import ServiceListeners
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
-from sync.kube.credentials import ClientConfig
+from sync.kube.client import KubeClient
 from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay import fake_pods
@@ -60,11 +60,11 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> Routes:
 class Relay:
     """Doors at work, before a remote."""
 
-    def __init__(self, access: ClientConfig, settings: RelaySettings) -> None:
+    def __init__(self, client: KubeClient, settings: RelaySettings) -> None:
         self.metrics = RelayMetrics()
         self.reported: list[tuple[Key, str]] = []
         self.listeners = ServiceListeners(
-            access, address="127.0.0.1", settings=settings, metrics=self.metrics
+            client, address="127.0.0.1", settings=settings, metrics=self.metrics
         )
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
@@ -90,7 +90,9 @@ async def relaying(settings: RelaySettings | None = None, **played: Pod) -> Asyn
     """A relay to these pods, which has the range."""
     async with FakeRemote() as remote:
         serve_pods(remote, played)
-        made = Relay(access_for(remote.url, "remote"), settings or RelaySettings(cidr=CIDR))
+        made = Relay(
+            KubeClient(access_for(remote.url, "remote")), settings or RelaySettings(cidr=CIDR)
+        )
         async with at_work(made.listeners, made.limited, made.metrics):
             yield made
 

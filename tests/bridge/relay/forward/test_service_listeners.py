@@ -18,7 +18,7 @@ from bridge.relay.forward.service_listeners import ServiceListeners
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.kube import sockets
-from sync.kube.credentials import ClientConfig
+from sync.kube.client import KubeClient
 from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fake_api_servers import (
     FakeRemote,
@@ -60,7 +60,10 @@ class Relay:
         self.metrics = RelayMetrics()
         self.reported: list[tuple[Key, str]] = []
         self.listeners = ServiceListeners(
-            access_for(remote.url, "remote"), address=HERE, settings=settings, metrics=self.metrics
+            KubeClient(access_for(remote.url, "remote")),
+            address=HERE,
+            settings=settings,
+            metrics=self.metrics,
         )
 
     def limited(self, key: Key, why: str) -> None:
@@ -349,7 +352,7 @@ async def test_client_is_reset_if_the_port_forward_is_lost_before_splicing(
     monkeypatch.setattr(fake_pods, "speaks_spdy", False)
     data = b""
 
-    async def lost(access: ClientConfig, backend: Backend) -> LostAtOnce:
+    async def lost(client: KubeClient, backend: Backend) -> LostAtOnce:
         return LostAtOnce(data)
 
     monkeypatch.setattr(port_forward_sessions, "open_port_forward", lost)

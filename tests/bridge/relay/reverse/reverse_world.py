@@ -13,6 +13,7 @@ from bridge.base.join_settings import RelaySettings
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
+from sync.kube.client import KubeClient
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay.fake_pods import Forward, answer_at, serve_pods
 from translators.object_accessors import HomeNamespace, Object
@@ -41,7 +42,7 @@ class ReverseWorld:
         self.leads = True
         self.port = free_port()
         self.forwarder = HomePodConnections(
-            access_for(remote.url, "remote"),
+            KubeClient(access_for(remote.url, "remote")),
             settings=settings,
             metrics=self.metrics,
             is_leader=lambda: self.leads,

@@ -22,6 +22,7 @@ from bridge.relay.reverse import control_connection
 from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
+from sync.kube.client import KubeClient
 from sync.kube.nested_transport import reset_connection
 from sync.kube.sockets import PeerState
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
@@ -233,7 +234,7 @@ async def test_second_bridge_replaces_the_first() -> None:
         await back.ready()
         back.leads = False  # so that it does not come back
         another = HomePodConnections(
-            access_for(back.remote.url, "remote"),
+            KubeClient(access_for(back.remote.url, "remote")),
             settings=RelaySettings(),
             metrics=ReverseRelayMetrics(),
             is_leader=lambda: True,
@@ -394,7 +395,7 @@ async def forwarding_to(
 ) -> AsyncIterator[HomePodConnections]:
     """A bridge of this remote, without routes."""
     forwarder = HomePodConnections(
-        access_for(remote.url, "remote"),
+        KubeClient(access_for(remote.url, "remote")),
         settings=RelaySettings(),
         metrics=metrics,
         is_leader=lambda: True,

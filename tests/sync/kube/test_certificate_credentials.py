@@ -14,9 +14,8 @@ import pytest
 from sync.kube import credentials as access_module
 from sync.kube.api_errors import ClientConfigError, KubeError
 from sync.kube.api_resources import NAMESPACES, SERVICES, Object
-from sync.kube.certificate_config import CertificateConfig
 from sync.kube.client import KubeClient
-from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.credentials import CertificateCredentials, KubeconfigRef, load
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Pair
@@ -37,7 +36,7 @@ class Two:
     path: Path
     account: KubeClient
     node: KubeClient
-    config: CertificateConfig
+    credentials: CertificateCredentials
 
     def write_kubeconfig(self) -> None:
         """Writes the address of the server."""
@@ -62,9 +61,10 @@ async def both(folder: Path) -> AsyncIterator[Two]:
         path = write(folder / "config", _kubeconfig(api, authority))
         access = await load(KubeconfigRef(path), side="home")
         async with KubeClient(access) as account:
-            config = CertificateConfig(access, *content(authority.issue("system:node:n")))
-            async with KubeClient(config, beside=account) as node:
-                yield Two(api, authority, path, account, node, config)
+            pair = content(authority.issue("system:node:n"))
+            credentials = CertificateCredentials(access, *pair)
+            async with KubeClient(credentials, beside=account) as node:
+                yield Two(api, authority, path, account, node, credentials)
 
 
 async def test_each_client_sends_its_own_credential(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ async def test_requests_of_both_are_limited_and_counted_together(tmp_path: Path)
 async def test_replaced_certificate_is_used_by_the_next_request(tmp_path: Path) -> None:
     async with both(tmp_path) as two:
         renewed: list[str] = []
-        two.config.renewed.add(lambda: renewed.append("yes"))
-        two.config.replace_certificate(*content(two.authority.issue("system:node:renewed")))
+        two.credentials.renewed.add(lambda: renewed.append("yes"))
+        two.credentials.replace_certificate(*content(two.authority.issue("system:node:renewed")))
         await two.node.list(SERVICES)
         assert two.api.requests("GET")[-1].subject == "system:node:renewed"
         assert renewed == ["yes"]
@@ -97,7 +97,7 @@ async def test_replaced_certificate_is_used_by_the_next_request(tmp_path: Path) 
 async def test_unusable_certificate_leaves_the_previous_one(tmp_path: Path) -> None:
     async with both(tmp_path) as two:
         with pytest.raises(ClientConfigError, match="not valid PEM"):
-            two.config.replace_certificate(b"nothing", b"of use")
+            two.credentials.replace_certificate(b"nothing", b"of use")
         await two.node.list(SERVICES)
         assert two.api.requests("GET")[-1].subject == "system:node:n"
 
@@ -106,7 +106,7 @@ async def test_moved_server_is_confirmed_with_the_accounts_credential(tmp_path: 
     """A node may not read the UID of the cluster."""
     async with both(tmp_path) as two:
         uid = two.api.get(NAMESPACES, "kube-system")["metadata"]["uid"]
-        two.account.config.cluster_uid = uid
+        two.account.expect_cluster(uid, namespace="kube-system")
         await two.api.stop()
         two.api.port = 0
         await two.api.start()
@@ -125,4 +125,4 @@ async def test_moved_server_is_confirmed_with_the_accounts_credential(tmp_path: 
 
 async def test_no_key_in_repr(tmp_path: Path) -> None:
     async with both(tmp_path) as two:
-        assert "PRIVATE" not in repr(two.config) + repr(two.node)
+        assert "PRIVATE" not in repr(two.credentials) + repr(two.node)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sync.kube import http_proxy
 from sync.kube.api_errors import ClientConfigError, Unreachable
 from sync.kube.api_resources import SERVICES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.endpoint import proxy_of_environment
 from sync.kube.http_upgrade import open_upgrade
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.http_proxy import proxying
@@ -63,14 +63,14 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_no_proxy_matches_as_in_go(server: str, no_proxy: str, *, uses: bool) -> None:
     environ = {"HTTPS_PROXY": PROXY, "NO_PROXY": no_proxy}
-    assert http_proxy.from_environment(server, environ) == (PROXY if uses else None)
+    assert proxy_of_environment(server, environ) == (PROXY if uses else None)
 
 
 def test_scheme_of_the_server_chooses_the_variable() -> None:
     environ = {"https_proxy": "https://s.test", "HTTP_PROXY": "plain.test:8080"}
-    assert http_proxy.from_environment("https://a.test", environ) == "https://s.test"
-    assert http_proxy.from_environment("http://a.test", environ) == "http://plain.test:8080"
-    assert http_proxy.from_environment("https://a.test", {"HTTP_PROXY": PROXY}) is None
+    assert proxy_of_environment("https://a.test", environ) == "https://s.test"
+    assert proxy_of_environment("http://a.test", environ) == "http://plain.test:8080"
+    assert proxy_of_environment("https://a.test", {"HTTP_PROXY": PROXY}) is None
 
 
 async def test_proxy_of_the_kubeconfig_comes_before_the_environment(
@@ -79,11 +79,11 @@ async def test_proxy_of_the_kubeconfig_comes_before_the_environment(
     monkeypatch.setenv("HTTPS_PROXY", "http://env.test:1")
     monkeypatch.setenv("NO_PROXY", "*")
     path = write(tmp_path / "c", kubeconfig("https://a.test", cluster={"proxy-url": PROXY}))
-    assert (await load(KubeconfigRef(path), side="home")).proxy == PROXY
+    assert (await load(KubeconfigRef(path), side="home")).endpoint.proxy == PROXY
     path = write(tmp_path / "c", kubeconfig("https://a.test"))
-    assert (await load(KubeconfigRef(path), side="home")).proxy is None
+    assert (await load(KubeconfigRef(path), side="home")).endpoint.proxy is None
     monkeypatch.delenv("NO_PROXY")
-    assert (await load(KubeconfigRef(path), side="home")).proxy == "http://env.test:1"
+    assert (await load(KubeconfigRef(path), side="home")).endpoint.proxy == "http://env.test:1"
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:s3cret@s.test:1080", "ftp://s.test", "http://"])
@@ -118,7 +118,7 @@ async def test_requests_watches_and_upgrades_go_through_the_proxy(
             async with client.stream(SERVICES.path(), query={"watch": "1"}):
                 pass
         path = "/api/v1/namespaces/default/pods/a/exec"
-        await open_upgrade(access, "POST", path, [], [("Upgrade", "SPDY/3.1")])
+        await open_upgrade(KubeClient(access), "POST", path, [], [("Upgrade", "SPDY/3.1")])
         assert len(api.log) == 3
         assert len(proxy.heads) == 3
         for head in proxy.heads:
