@@ -32,6 +32,7 @@ from sync.kube.api_resources import SECRETS, SERVICE_ACCOUNTS
 from sync.kube.bearer_token import AccountToken
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
 from sync.kube.renewed_token import RenewedToken
 from translators.object_accessors import Object
 from translators.timestamps import format_time, parse_time
@@ -212,7 +213,7 @@ async def keep_renewed_token(
     if secret is not None:
         required = permissions.for_state_secret(*secret)
         if await permissions.are_granted(home, required):
-            data = {renewed_token.FILE: base64.b64encode(renewed.encode()).decode()}
+            data = {RENEWED_TOKEN_FILE: base64.b64encode(renewed.encode()).decode()}
             namespace, name = secret
             await home.patch(SECRETS, name, {"data": data}, namespace=namespace, decode=False)
             return

@@ -66,7 +66,7 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
     except KubeconfigError as error:
         raise _error(ref, str(error)) from None
     if token:
-        user["token"] = _renewed(token, selection.user) if own else token
+        user["token"] = _renewed(token, ref) if own else token
     if not own:
         notes.append("remote: the token is copied from its file once; join again when it expires")
     name = selection.context
@@ -117,9 +117,9 @@ def _check_usable_in_pod(ref: KubeconfigRef, cluster: Object, user: Object) -> I
         )
 
 
-def _renewed(token: str, entry: Entry) -> str:
+def _renewed(token: str, ref: KubeconfigRef) -> str:
     """The token, or the one that a bridge on this machine has renewed it to."""
-    kept = renewed_token.find(token, [entry.file.absolute().parent])
+    kept = renewed_token.find(token, ref.renewed_token_files())
     renewed = renewed_token.latest(token, kept)
     return renewed.token if renewed is not None else token
 

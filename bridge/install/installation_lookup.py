@@ -24,7 +24,6 @@ from bridge.node import node_object
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from bridge.rbac.rbac_manifests import Account
-from sync.kube import renewed_token
 from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
     DEPLOYMENTS,
@@ -36,6 +35,7 @@ from sync.kube.api_resources import (
     Resource,
 )
 from sync.kube.client import KubeClient
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 
 #: Secrets of other namespaces that are named at most; each can have 1 MiB.
@@ -273,7 +273,7 @@ def _renewed_token(secrets: Sequence[Object], namespace: str, node: str) -> byte
     name = installation.state_secret_name(node)
     for secret in secrets:
         if (namespace_of(secret), name_of(secret)) == (namespace, name):
-            encoded = (secret.get("data") or {}).get(renewed_token.FILE) or ""
+            encoded = (secret.get("data") or {}).get(RENEWED_TOKEN_FILE) or ""
             with contextlib.suppress(binascii.Error):
                 return base64.b64decode(encoded, validate=True)
     return b""

@@ -20,7 +20,7 @@ from bridge.install.installation import (
 )
 from bridge.offload.webhook_configuration import SERVICE_PORT, service_configuration
 from bridge.rbac import rbac_manifests
-from sync.kube import renewed_token
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
 from translators.object_accessors import Object
 
 #: The container's folder with the remote's kubeconfig.
@@ -127,7 +127,7 @@ def _kubeconfig_volume(installation: Installation) -> Object:
     """The kubeconfig, and beside it the renewed token, where `sync.kube.renewed_token` reads it."""
     token = {
         "name": installation.state_secret[1],
-        "items": [{"key": renewed_token.FILE, "path": renewed_token.FILE}],
+        "items": [{"key": RENEWED_TOKEN_FILE, "path": RENEWED_TOKEN_FILE}],
         "optional": True,
     }
     sources = [{"secret": {"name": installation.name}}, {"secret": token}]

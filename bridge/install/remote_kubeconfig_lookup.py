@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,8 +20,7 @@ from bridge.clusters.remote_identity import read_remote_identity
 from bridge.install import installation_lookup
 from bridge.install.installation_lookup import StoredKubeconfig
 from bridge.node import join_record, node_object
-from sync.base.private_file import write_private_file
-from sync.kube import renewed_token
+from sync.base.private_file import memory_file
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of
@@ -52,7 +50,7 @@ async def resolve_remote_kubeconfig(
     stored = await installation_lookup.read_stored_kubeconfig(home, name_of(node), node, warn=warn)
     if stored is None:
         return None
-    ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(stored)))
+    ref = stack.enter_context(in_memory(stored))
     return RemoteKubeconfig(ref, f"the Secret {stored.secret} at home")
 
 
@@ -76,11 +74,7 @@ def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:
 
 
 @contextlib.contextmanager
-def temporary_kubeconfig(stored: StoredKubeconfig) -> Iterator[Path]:
-    """A file with the kubeconfig, and one with its renewed token, that only this user can read,
-    deleted when the block ends."""
-    with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
-        path = Path(folder) / "kubeconfig"
-        write_private_file(path, stored.content)
-        write_private_file(path.with_name(renewed_token.FILE), stored.renewed_token)
-        yield path
+def in_memory(stored: StoredKubeconfig) -> Iterator[KubeconfigRef]:
+    """The kubeconfig and its renewed token, as files in memory until the block ends."""
+    with memory_file(stored.content) as path, memory_file(stored.renewed_token) as renewed:
+        yield KubeconfigRef(Path(path), renewed_token=Path(renewed))

@@ -1,10 +1,12 @@
-"""Files that only this user can read, and the directory that keeps them across restarts."""
+"""Files that only this user can read, on the disk and in memory, and the directory that keeps them
+across restarts."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -31,3 +33,13 @@ def write_private_file(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+@contextlib.contextmanager
+def memory_file(content: bytes) -> Iterator[str]:
+    """The path of a file in memory, in no directory, which ends with the block or the process.
+    Raises OSError."""
+    with os.fdopen(os.memfd_create("private", os.MFD_CLOEXEC), "wb") as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"

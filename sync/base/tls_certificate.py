@@ -6,10 +6,9 @@ stays on a disk when the process is killed.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import ssl
-from collections.abc import Iterator
+
+from sync.base.private_file import memory_file
 
 
 def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
@@ -18,17 +17,9 @@ def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) ->
     Raises ValueError, without content of either, if they are not valid or do not belong together,
     or if the key is encrypted, and OSError if there can be no file in memory.
     """
-    with _memory_file(certificate) as certificate_file, _memory_file(key) as key_file:
+    with memory_file(certificate) as certificate_file, memory_file(key) as key_file:
         try:
             # Without a password callback, OpenSSL would ask for one on the terminal.
             context.load_cert_chain(certificate_file, key_file, password=lambda: b"")
         except ssl.SSLError as error:
             raise ValueError("the certificate or the key cannot be used") from error
-
-
-@contextlib.contextmanager
-def _memory_file(content: bytes) -> Iterator[str]:
-    with os.fdopen(os.memfd_create("pem", os.MFD_CLOEXEC), "wb") as file:
-        file.write(content)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"

@@ -278,8 +278,8 @@ class KubeconfigCredentials(_ReadCredentials):
             ) from None
         except OSError as error:
             raise self.error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
-        credential, folders = loaded.credential, {path.absolute().parent for path in present}
-        renewed = self.kubeconfig_token.find_renewed(loaded.own_token, folders)
+        credential, files = loaded.credential, self.ref.renewed_token_files()
+        renewed = self.kubeconfig_token.find_renewed(loaded.own_token, files)
         if renewed is not None:
             credential = _with_token(credential, renewed.token)
         self._use(loaded.endpoint, credential)

@@ -10,6 +10,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+#: The name of the file with a renewed token (`sync.kube.renewed_token`) beside a kubeconfig, and of
+#: the key in an installation's state Secret.
+RENEWED_TOKEN_FILE = "renewed-token"  # noqa: S105
+
 
 @dataclass(frozen=True, slots=True)
 class KubeconfigRef:
@@ -17,6 +21,8 @@ class KubeconfigRef:
 
     path: Path | None = None
     context: str | None = None
+    renewed_token: Path | None = None
+    """The file of the token that replaces the kubeconfig's; None: the one beside the kubeconfig."""
 
     def __str__(self) -> str:
         where = self.files()
@@ -31,3 +37,9 @@ class KubeconfigRef:
     def paths(self) -> list[Path]:
         """The files of that list, which may not exist."""
         return [Path(file).expanduser() for file in self.files().split(os.pathsep) if file]
+
+    def renewed_token_files(self) -> list[Path]:
+        """The files in which there may be a renewed token."""
+        if self.renewed_token is not None:
+            return [self.renewed_token]
+        return [path.absolute().with_name(RENEWED_TOKEN_FILE) for path in self.paths()]

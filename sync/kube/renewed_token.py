@@ -7,8 +7,8 @@ counts no more. It is kept
 - in the user's state directory (``XDG_STATE_HOME``), under that digest, so that every command that
   reads the kubeconfig finds it; files have mode 0600, the directory 0700, and files of expired
   tokens are deleted when another one is kept;
-- as the file `FILE` in the folder of the kubeconfig, where an installed bridge mounts that key of
-  its state Secret.
+- as the file `RENEWED_TOKEN_FILE` (`sync.kube.kubeconfig_ref`) beside the kubeconfig, where an
+  installed bridge mounts that key of its state Secret.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from sync.base.private_file import state_directory, write_private_file
 from sync.kube import bearer_token
 from translators.timestamps import format_time, parse_time
 
-#: The name of the file beside a kubeconfig, and of the key in an installation's state Secret.
-FILE = "renewed-token"
 #: The directory below the XDG state directory (XDG Base Directory Specification).
 _STATE = ("cluster-bridge", "renewed-tokens")
 
@@ -53,11 +51,11 @@ def origin_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def find(token: str, folders: Iterable[Path]) -> Iterator[RenewedToken]:
-    """The tokens that are kept for the ``token`` of a kubeconfig in one of these folders. Files
-    that cannot be read count as absent."""
+def find(token: str, files: Iterable[Path]) -> Iterator[RenewedToken]:
+    """The tokens that are kept for the ``token`` of a kubeconfig, in these files or the state
+    directory. Files that cannot be read count as absent."""
     origin = origin_of(token)
-    paths = [folder / FILE for folder in folders]
+    paths = [*files]
     with contextlib.suppress(OSError):
         paths.append(state_directory(*_STATE) / origin)
     for path in paths:
@@ -74,11 +72,11 @@ def latest(token: str, kept: Iterable[RenewedToken], *, rejected: str = "") -> R
     """
     end = bearer_token.expiry(token)
     usable = [
-        it
-        for it in kept
-        if it.token != rejected and (end is None or it.expires > end or token == rejected)
+        renewed
+        for renewed in kept
+        if renewed.token != rejected and (end is None or renewed.expires > end or token == rejected)
     ]
-    return max(usable, key=lambda it: it.expires, default=None)
+    return max(usable, key=lambda renewed: renewed.expires, default=None)
 
 
 class KubeconfigToken:
@@ -94,11 +92,11 @@ class KubeconfigToken:
         """The token that the API server rejected last."""
         self._last: RenewedToken | None = None
 
-    def find_renewed(self, own: str, folders: Iterable[Path]) -> RenewedToken | None:
+    def find_renewed(self, own: str, files: Iterable[Path]) -> RenewedToken | None:
         """The token to use instead of ``own``, which the kubeconfig contains now."""
         if not own:
             return None
-        kept = list(find(own, folders))
+        kept = list(find(own, files))
         if self._last is not None and self._last.origin == origin_of(own):
             kept.append(self._last)
         return latest(own, kept, rejected=self.rejected)

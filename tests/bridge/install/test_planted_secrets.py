@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,7 +108,11 @@ def warned(notified: str, secret: str) -> int:
     return sum(f"Secret {secret} is ignored" in line for line in notified.splitlines())
 
 
-async def test_renewed_token_in_the_state_secret_is_used(two: Clusters) -> None:
+async def test_renewed_token_in_the_state_secret_is_used_and_written_to_no_file(
+    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file would stay when the process is killed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     install(two)
     now = datetime.now(UTC)
     renewed = RenewedToken(origin_of(CANARY), "next", now, now + timedelta(hours=1))

@@ -11,6 +11,7 @@ import pytest
 from sync.kube import credentials, renewed_token
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, KubeconfigRef, load
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
 from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.fakeapi import FakeApi
 from tests.fakeapi.account_tokens import account_token
@@ -59,7 +60,7 @@ async def test_kept_token_replaces_the_one_it_descends_from(tmp_path: Path) -> N
 
 
 async def test_token_beside_the_kubeconfig_counts_too(tmp_path: Path) -> None:
-    (tmp_path / renewed_token.FILE).write_bytes(renewed("mounted", hours=3).encode())
+    (tmp_path / RENEWED_TOKEN_FILE).write_bytes(renewed("mounted", hours=3).encode())
     renewed_token.keep(renewed("kept", hours=2))
     assert sent(await read(tmp_path)) == "mounted", "the one that expires last"
 
@@ -68,7 +69,7 @@ async def test_token_beside_the_kubeconfig_counts_too(tmp_path: Path) -> None:
     "content", [b"", b"{", b"[]", b"{}", b'{"origin": 1}', b"\xff", renewed(of="another").encode()]
 )
 async def test_unusable_file_counts_as_absent(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / renewed_token.FILE).write_bytes(content)
+    (tmp_path / RENEWED_TOKEN_FILE).write_bytes(content)
     assert sent(await read(tmp_path)) == OWN
 
 
