@@ -129,9 +129,6 @@ class Credentials:
 
     def _use(self, endpoint: Endpoint, credential: Credential) -> None:
         """Replaces both. Raises ClientConfigError, and changes nothing then."""
-        sent = credential.authorization
-        if not (sent.isprintable() and sent.isascii()):
-            raise self.error("its token contains characters that cannot be sent, such as newlines")
         contexts: list[ssl.SSLContext | None] = [None, None]
         if endpoint.uses_tls:
             try:
@@ -269,6 +266,10 @@ class KubeconfigCredentials(_ReadCredentials):
                 name = self.ref.context or self.context or None
                 selection = kubeconfig.select(kubeconfig.read_files(sources, present), name)
                 loaded = await kubeconfig_loader.load(selection, sources, OIDC_TOKENS)
+            credential, files = loaded.credential, self.ref.renewed_token_files()
+            renewed = self.kubeconfig_token.find_renewed(loaded.own_token, files)
+            if renewed is not None:
+                credential = _with_token(credential, renewed.token)
         except (KubeconfigError, oidc.OidcError) as problem:
             raise self.error(str(problem)) from None
         except TimeoutError:
@@ -278,10 +279,6 @@ class KubeconfigCredentials(_ReadCredentials):
             ) from None
         except OSError as error:
             raise self.error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
-        credential, files = loaded.credential, self.ref.renewed_token_files()
-        renewed = self.kubeconfig_token.find_renewed(loaded.own_token, files)
-        if renewed is not None:
-            credential = _with_token(credential, renewed.token)
         self._use(loaded.endpoint, credential)
         self._sources = sources
         self.context, self.namespace = loaded.context, loaded.namespace
@@ -304,7 +301,7 @@ class ServiceAccountCredentials(_ReadCredentials):
             return
         self._reloaded_at = clock.now()
         # The next reload, or a 401, may succeed.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, KubeconfigError):
             token = in_cluster.token()
             if token != self.credential.bearer_token:
                 self.credential = _with_token(self.credential, token)
@@ -325,9 +322,10 @@ class ServiceAccountCredentials(_ReadCredentials):
         try:
             server = usable_server(in_cluster.server())
             endpoint = Endpoint(server, authorities=authorities, proxy=usable_proxy(server))
+            credential = _with_token(Credential(), token)
         except KubeconfigError as problem:
             raise self.error(str(problem)) from None
-        self._use(endpoint, _with_token(Credential(), token))
+        self._use(endpoint, credential)
         self._sources = sources
         self.namespace = in_cluster.namespace()
 

@@ -59,7 +59,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credential:
-    """A header, a certificate and an impersonated user. No repr: nearly all of it is secret."""
+    """A header, a certificate and an impersonated user. No repr: nearly all of it is secret.
+
+    Raises KubeconfigError for a header that cannot be sent.
+    """
 
     authorization: str = ""
     """The value of the Authorization header; "" without one."""
@@ -69,6 +72,12 @@ class Credential:
     """Its private key (PEM)."""
     impersonation: tuple[tuple[str, str], ...] = ()
     """``Impersonate-*`` headers; names may repeat."""
+
+    def __post_init__(self) -> None:
+        if not (self.authorization.isprintable() and self.authorization.isascii()):
+            raise KubeconfigError(
+                "its token contains characters that cannot be sent, such as newlines"
+            )
 
     @property
     def bearer_token(self) -> str:
