@@ -190,13 +190,9 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     await _require(permissions_stage, context, notify)
     await _require(cluster_stage, context, notify)
     # A kubeconfig that changes while the bridge runs must not lead it to another cluster.
-    home, remote, remote_identity = (
-        context.home_client,
-        context.remote_client,
-        await context.remote_identity(),
-    )
-    home.expect_cluster(await context.home_uid(), namespace="kube-system")
+    remote_identity, remote = await context.remote_identity(), context.remote_client
     remote.expect_cluster(remote_identity.uid, namespace=remote_identity.namespace)
+    context.home_client.expect_cluster(await context.home_uid(), namespace="kube-system")
     identity, address = await context.identity(), await context.bridge_address()
     client_cas = await _client_ca(context.home_client)
     await _require(last_stage, context, notify)

@@ -107,10 +107,8 @@ class TokenRenewal:
 
     async def announce(self) -> None:
         """Reports whether an expiring token is renewed. Raises KubeError."""
-        token, end = (
-            renewable_token(self._remote.credentials),
-            self._remote.credentials.token_expiry(),
-        )
+        credentials = self._remote.credentials
+        token, end = renewable_token(credentials), credentials.token_expiry()
         if token is None or end is None:
             return
         text = f"remote: the token of {token} is valid until {format_time(end)}"
@@ -124,10 +122,8 @@ class TokenRenewal:
         return self._remote.server_clock.now() or datetime.now(UTC)
 
     def _is_due(self, token: AccountToken, now: datetime) -> bool:
-        current, end = (
-            self._remote.credentials.kubeconfig_token.renewed,
-            self._remote.credentials.token_expiry(),
-        )
+        credentials = self._remote.credentials
+        current, end = credentials.kubeconfig_token.renewed, credentials.token_expiry()
         if end is None:
             return False
         if current is None:

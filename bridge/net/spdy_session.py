@@ -29,12 +29,9 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Any, cast
 
-from bridge.net import splice
+from bridge.net import spdy_frames, splice
 from bridge.net.portions import UNSENT_LIMIT, Portions
-from sync.kube import spdy_frames
-from sync.kube.nested_transport import Buffer, LayeredTransport
-from sync.kube.sockets import PeerState, peer_state
-from sync.kube.spdy_frames import (
+from bridge.net.spdy_frames import (
     GOAWAY,
     PING,
     RST_STREAM,
@@ -44,6 +41,8 @@ from sync.kube.spdy_frames import (
     HeaderEncoder,
     ProtocolError,
 )
+from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.sockets import PeerState, peer_state
 
 #: Bytes in one data frame: what tunnels read at a time.
 _FRAME_SIZE = 128 * 1024

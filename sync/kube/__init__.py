@@ -1,8 +1,9 @@
 """The client of one Kubernetes API server: plain dicts over aiohttp.
 
-Here belong credentials (`credentials`, `kubeconfig`, `credential_plugins`, `oidc`, `in_cluster`),
+Here belong endpoints and credentials (`endpoint`, `credentials`, `kubeconfig`, `kubeconfig_loader`,
+`credential_plugins`, `oidc`, `in_cluster`), connections (`raw_connection`, `tls_over_transport`),
 requests and streams (`client`, `transport`, `response_streams`, `throttle_retry`), streams that
-share HTTP/2 connections (`shared_connections`), upgraded connections (`http_upgrade`,
-`tls_over_transport`), errors, and the resources that the bridge uses.
-Nothing here knows that there are two clusters, except that errors name their side.
+share HTTP/2 connections (`shared_connections`), upgrades (`http_upgrade`), errors, and the
+resources that the bridge uses. Nothing here knows that there are two clusters, except that errors
+name their side, and that objects of the remote are checked.
 """

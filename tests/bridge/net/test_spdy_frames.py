@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync.kube import spdy_frames
-from sync.kube.spdy_frames import FrameParser, HeaderEncoder, ProtocolError
+from bridge.net import spdy_frames
+from bridge.net.spdy_frames import FrameParser, HeaderEncoder, ProtocolError
 from tests.bridge.relay.fake_spdy import control, data_frame
 
 
