@@ -12,7 +12,7 @@ other fields of the kubeconfig are dropped.
 from __future__ import annotations
 
 import base64
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from bridge.clusters.home_api_address import is_loopback
-from bridge.install import untrusted_kubeconfig
+from bridge.install.untrusted_kubeconfig import CLUSTER, USER
 from sync.kube import kubeconfig, renewed_token
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.endpoint import proxy_of_environment
@@ -29,9 +29,6 @@ from sync.kube.kubeconfig_fields import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
-#: Fields that name a file; the ``-data`` fields are for its content.
-_CLUSTER_FILES = ("certificate-authority",)
-_USER_FILES = ("client-certificate", "client-key")
 #: Credentials that a pod cannot use, and what they do.
 _UNUSABLE = {
     "exec": "runs a credential plugin",
@@ -60,13 +57,17 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
     try:
         selection = kubeconfig.select(kubeconfig.read_files(sources, _existing(ref)), ref.context)
         notes = list(_check_usable_in_pod(ref, selection.cluster.fields, selection.user.fields))
-        cluster = _inline_files(sources, selection.cluster, _CLUSTER_FILES)
-        user = _inline_files(sources, selection.user, _USER_FILES)
+        authorities = kubeconfig.file_or_data(sources, selection.cluster, "certificate-authority")
+        certificate, key = kubeconfig.client_certificate(sources, selection.user)
         token, own = kubeconfig.bearer_token(sources, selection.user)
     except KubeconfigError as error:
         raise _error(ref, str(error)) from None
-    if token:
-        user["token"] = _renewed(token, ref) if own else token
+    inline = {
+        "certificate-authority-data": _encoded(authorities),
+        "client-certificate-data": _encoded(certificate),
+        "client-key-data": _encoded(key),
+        "token": _renewed(token, ref) if token and own else token,
+    }
     if not own:
         notes.append("remote: the token is copied from its file once; join again when it expires")
     name = selection.context
@@ -75,8 +76,8 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
         "kind": "Config",
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "clusters": [{"name": name, "cluster": _keep(cluster, untrusted_kubeconfig.CLUSTER)}],
-        "users": [{"name": name, "user": _keep(user, untrusted_kubeconfig.USER)}],
+        "clusters": [{"name": name, "cluster": _keep(selection.cluster, inline, CLUSTER)}],
+        "users": [{"name": name, "user": _keep(selection.user, inline, USER)}],
     }
     return FlattenedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
 
@@ -124,18 +125,15 @@ def _renewed(token: str, ref: KubeconfigRef) -> str:
     return renewed.token if renewed is not None else token
 
 
-def _inline_files(sources: Sources, entry: Entry, names: Iterable[str]) -> Object:
-    """The fields with the contents of their files. Raises KubeconfigError."""
-    fields = dict(entry.fields)
-    for name in names:
-        if content := kubeconfig.file_or_data(sources, entry, name):
-            fields[f"{name}-data"] = base64.b64encode(content).decode()
-    return fields
+def _keep(entry: Entry, inline: Mapping[str, str], accepted: Iterable[str]) -> Object:
+    """The fields that `bridge.install.untrusted_kubeconfig` accepts, with the contents of files:
+    without ``extensions``, say."""
+    fields = {**entry.fields, **inline}
+    return {name: fields[name] for name in accepted if fields.get(name)}
 
 
-def _keep(fields: Object, accepted: Container[str]) -> Object:
-    """The fields without those that `untrusted_kubeconfig` rejects, such as ``extensions``."""
-    return {key: value for key, value in fields.items() if key in accepted}
+def _encoded(content: bytes | None) -> str:
+    return base64.b64encode(content or b"").decode()
 
 
 def _error(ref: KubeconfigRef, message: str) -> ClientConfigError:

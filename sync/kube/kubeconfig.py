@@ -27,7 +27,7 @@ _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.
 _INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
 #: The fields of a user of which at least one is needed with TLS; kubectl would prompt.
 _CREDENTIALS = {"token", "tokenFile", "username", "exec", "auth-provider"}
-CERTIFICATES = {"client-certificate", "client-certificate-data"}
+_CERTIFICATES = {"client-certificate", "client-certificate-data"}
 _KEYS = {"client-key", "client-key-data"}
 _AUTHORITIES = {"certificate-authority", "certificate-authority-data"}
 #: Fields of a user that kubectl does not accept together.
@@ -133,7 +133,7 @@ def select(configs: Configs, context: str | None) -> Selection:
         _check_user(user)
     else:
         user = Entry(f"{found.at}.user", {}, found.file)
-    if uses_tls(cluster) and user.fields.keys().isdisjoint(_CREDENTIALS | CERTIFICATES):
+    if uses_tls(cluster) and user.fields.keys().isdisjoint(_CREDENTIALS | _CERTIFICATES):
         raise user.problem("has no credential (token, client certificate, exec plugin)")
     return Selection(name, found.fields.get("namespace", ""), cluster, user)
 
@@ -168,8 +168,8 @@ def _check_cluster(cluster: Entry) -> None:
 def _check_user(user: Entry) -> None:
     fields = user.fields
     _check_exclusive(user, _EXCLUSIVE)
-    if CERTIFICATES & fields.keys():
-        _check_exclusive(user, (CERTIFICATES, _KEYS))
+    if _CERTIFICATES & fields.keys():
+        _check_exclusive(user, (_CERTIFICATES, _KEYS))
         if not _KEYS & fields.keys():
             raise user.problem("has a client certificate without a client-key")
     if "exec" in fields:
@@ -218,6 +218,17 @@ def _file(sources: Sources, entry: Entry, name: str) -> bytes:
     except OSError as error:
         message = f"{entry.at}.{name}: {path} cannot be read: {error.strerror}"
         raise KubeconfigError(message) from None
+
+
+def client_certificate(sources: Sources, user: Entry) -> tuple[bytes, bytes]:
+    """The client certificate and its key (PEM); b"" without one. Raises KubeconfigError."""
+    if not _CERTIFICATES & user.fields.keys():
+        return b"", b""
+    names = ("client-certificate", "client-key")
+    certificate, key = (file_or_data(sources, user, name) for name in names)
+    if not certificate:
+        raise user.problem("has an empty client certificate")
+    return certificate, key or b""
 
 
 def bearer_token(sources: Sources, user: Entry) -> tuple[str, bool]:

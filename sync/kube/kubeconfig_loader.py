@@ -64,7 +64,7 @@ async def load(
     user = selection.user
     if not kubeconfig.uses_tls(selection.cluster):
         user = Entry(user.at, {}, user.file)
-    certificate, key = _certificate(sources, user)
+    certificate, key = kubeconfig.client_certificate(sources, user)
     token, own = kubeconfig.bearer_token(sources, user)
     fields = _used_fields(user, token, has_certificate=bool(certificate))
     loader = _Loader(selection, fields, authorities, renewed_tokens)
@@ -173,17 +173,6 @@ _CLUSTER_INFO = (
     "proxy-url",
     "disable-compression",
 )
-
-
-def _certificate(sources: Sources, user: Entry) -> tuple[bytes, bytes]:
-    """The client certificate and its key; b"" without one."""
-    if not kubeconfig.CERTIFICATES & user.fields.keys():
-        return b"", b""
-    names = ("client-certificate", "client-key")
-    certificate, key = (kubeconfig.file_or_data(sources, user, name) for name in names)
-    if not certificate:
-        raise user.problem("has an empty client certificate")
-    return certificate, key or b""
 
 
 def _used_fields(user: Entry, token: str, *, has_certificate: bool) -> Object:

@@ -62,6 +62,11 @@ def test_relative_files_are_inlined(path: Path) -> None:
     }
 
 
+def test_key_without_a_certificate_is_ignored(path: Path) -> None:
+    made = read(path, config(user={"token": "t", "client-key": "absent"}))
+    assert made["users"][0]["user"] == {"token": "t"}
+
+
 def test_token_file_is_inlined_with_a_note(path: Path) -> None:
     (path.parent / "token").write_text(f"{CANARY}\n")
     found = flattened_kubeconfig.flatten_kubeconfig(
