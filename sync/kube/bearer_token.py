@@ -80,7 +80,7 @@ def _claims(token: str) -> Object:
         return {}
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
+    except (ValueError, binascii.Error, RecursionError):
         return {}
     return claims if isinstance(claims, dict) else {}
 

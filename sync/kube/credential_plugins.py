@@ -22,6 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from sync.kube.endpoint import Credential
+from sync.kube.kubeconfig_fields import is_text
 from translators.object_accessors import Object
 from translators.timestamps import parse_time
 
@@ -77,8 +78,8 @@ async def run(plugin: Plugin) -> Credential:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "the command is malformed"
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "its command, env or cluster is malformed"
         raise CredentialPluginError(f"cannot be started: {reason}: {plugin.program}") from None
     answer, _ = await asyncio.gather(_read(process.stdout, OUTPUT_LIMIT), _read(process.stderr, 0))
     if code := await process.wait():
@@ -107,24 +108,26 @@ def _credential(answer: bytes, api_version: str) -> Credential:
         raise CredentialPluginError(f"wrote more than {OUTPUT_LIMIT} bytes")
     try:
         parsed = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     status = parsed.get("status") if isinstance(parsed, dict) else None
     if not isinstance(status, dict):
         raise CredentialPluginError("did not write an ExecCredential with a status")
     if (parsed.get("apiVersion"), parsed.get("kind")) != (api_version, "ExecCredential"):
         raise CredentialPluginError(
-            f"did not write an ExecCredential of the apiVersion {api_version}, which the "
-            "kubeconfig names"
+            f"did not write an ExecCredential with this kind and the apiVersion {api_version}, "
+            "which the kubeconfig names"
         )
     names = ("token", "clientCertificateData", "clientKeyData")
     values = ["" if status.get(name) is None else status[name] for name in names]
+    for name, value in zip(names, values, strict=True):
+        if not is_text(value) or (name == "token" and value != value.strip()):
+            raise CredentialPluginError(f"returned a malformed {name}")
     token, certificate, key = values
-    if not all(isinstance(value, str) for value in values) or token != token.strip():
-        raise CredentialPluginError("returned a malformed token or certificate")
+    expiry = status.get("expirationTimestamp")
     try:
-        parse_time(status.get("expirationTimestamp") or "1970-01-01T00:00:00Z")
-    except (ValueError, TypeError, AttributeError):
+        parse_time("1970-01-01T00:00:00Z" if expiry is None else expiry)
+    except (ValueError, TypeError):
         raise CredentialPluginError("returned a malformed expirationTimestamp") from None
     if bool(certificate) != bool(key):
         raise CredentialPluginError(

@@ -3,7 +3,7 @@
 `parse` checks a whole file, as kubectl does: an entry of a wrong type is an error even if no
 context refers to it. Fields that client-go does not know are dropped, and so are fields with Go's
 zero value (null, an empty string or list, false): a field that is present is set. Every error names
-the field and never quotes a value.
+the field, or the line that is not valid YAML, and never quotes a value.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ from translators.object_accessors import Object
 Check = Callable[[Any, str], Any]
 
 
+#: What PyYAML raises for text that is not valid: also the errors of its constructors.
+YAML_ERRORS = (yaml.YAMLError, ArithmeticError, LookupError, RecursionError, ValueError)
+#: Nodes that a document may have after each alias is replaced by the nodes that it refers to.
+MAX_NODES = 100_000
+#: Characters that UTF-8 or the environment of a program cannot contain.
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
 class KubeconfigError(Exception):
     """Raised when a kubeconfig cannot be used; the message has the cause and no secret."""
 
@@ -35,36 +43,73 @@ def decode_base64(text: str) -> bytes:
     return base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
 
 
+def is_text(value: object) -> bool:
+    """Whether the value is a string that UTF-8 and the environment of a program can contain."""
+    return isinstance(value, str) and not _NO_TEXT.search(value)
+
+
 def parse(content: bytes) -> Object | None:
     """The checked fields of a kubeconfig file; None if it is empty. Raises KubeconfigError."""
     try:
         # kubectl reads the first document.
-        document = next(yaml.load_all(content.decode(), _Loader), None)
+        document = next(yaml.load_all(content.decode(), Loader), None)
+        if document is None:
+            return None
+        if not isinstance(document, dict):
+            raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
+        config: Object = {
+            name: value
+            for name, check in _TOP.items()
+            if _is_set(value := check(document.get(name), name))
+        }
     except UnicodeDecodeError:
         raise KubeconfigError("it cannot be read: it is not a text file") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
-        document = ""  # without the parser's error, which quotes the content
-    if document is None:
-        return None
-    if not isinstance(document, dict):
-        raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
-    config: Object = {
-        name: value
-        for name, check in _TOP.items()
-        if _is_set(value := check(document.get(name), name))
-    }
+    except YAML_ERRORS as error:
+        # Without the parser's message, which quotes the content.
+        mark = getattr(error, "problem_mark", None)
+        where = f": line {mark.line + 1} is not valid YAML" if mark else ""
+        raise KubeconfigError(f"it is not a kubeconfig{where}; see `kubectl config view`") from None
     if config.get("apiVersion", "v1") != "v1" or config.get("kind", "Config") != "Config":
         raise KubeconfigError("its apiVersion and kind are not v1 and Config; correct them")
     return config
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads plain scalars as kubectl does: ``y`` and ``1e3`` are no strings, but dates are."""
+class Loader(yaml.SafeLoader):
+    """Reads plain scalars as kubectl does: ``y`` and ``1e3`` are no strings, but dates are. Values
+    have the types of JSON. As in kubectl, aliases cannot make a small file large."""
 
     bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = 0
+        self._nodes_below: dict[yaml.Node, int] = {}
 
-_Loader.yaml_implicit_resolvers = {}
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        before = self._nodes
+        is_alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        if node is not None and not is_alias:
+            self._nodes += 1
+            self._nodes_below[node] = self._nodes - before
+        elif node is not None:
+            self._nodes += self._nodes_below.get(node, 0)
+            if self._nodes > MAX_NODES:
+                raise yaml.composer.ComposerError(problem_mark=node.start_mark)
+        return node
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes the strings that `Loader` and kubectl would read as another type."""
+
+
+Loader.yaml_implicit_resolvers = Dumper.yaml_implicit_resolvers = {}
+Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None
+    or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
+}
 for _tag, _first, _pattern in (
     ("bool", "yYnNtTfFoO", r"(?i:true|false|yes|no|on|off|y|n)"),
     ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
@@ -73,7 +118,7 @@ for _tag, _first, _pattern in (
     ("float", "-+.", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
     ("merge", "<", "<<"),
 ):
-    _Loader.add_implicit_resolver(
+    Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first)
     )
 
@@ -88,6 +133,8 @@ def _is_set(value: Any) -> bool:
 def _text(value: Any, at: str) -> str:
     if value is not None and not isinstance(value, str):
         raise problem(at, "must be a string (quote numbers and words such as yes)")
+    if value and not is_text(value):
+        raise problem(at, "must be text without NUL and surrogate characters")
     return value or ""
 
 
@@ -122,7 +169,10 @@ def _map(check: Check) -> Check:
     def check_map(value: Any, at: str) -> Object:
         if value is not None and not isinstance(value, dict):
             raise problem(at, "must be a map")
-        return {str(key): check(content, f"{at}.{key}") for key, content in (value or {}).items()}
+        return {
+            _text(str(key), at): check(content, f"{at}.{key}")
+            for key, content in (value or {}).items()
+        }
 
     return check_map
 

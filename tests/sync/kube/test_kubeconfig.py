@@ -610,17 +610,29 @@ async def test_wrong_file_of_a_list_is_named(
         {"token": "a", "clientKeyData": "k"},
         {"token": "a", "expirationTimestamp": 5},
         {"token": "a", "expirationTimestamp": "soon"},
+        {"token": "a", "expirationTimestamp": False},
+        {"clientCertificateData": "\ud800", "clientKeyData": "k"},
+        {"clientKeyData": 5},
     ],
 )
 async def test_plugin_without_a_usable_credential_is_rejected(
     path: Path, status: dict[str, Any]
 ) -> None:
     user = exec_user(path.with_name("plugin"), response=credential(status))
-    assert "returned" in await refused(path, kubeconfig(SERVER, user=user))
+    message = await refused(path, kubeconfig(SERVER, user=user))
+    assert "returned" in message
+    assert list(status)[-1] in message or "clientCertificateData" in message
 
 
 async def test_plugin_with_another_kind_is_rejected(path: Path) -> None:
     response = credential({"token": "a"}).replace("ExecCredential", "Secret")
+    user = exec_user(path.with_name("plugin"), response=response)
+    message = await refused(path, kubeconfig(SERVER, user=user))
+    assert "did not write an ExecCredential with this kind" in message
+
+
+async def test_plugin_with_deeply_nested_output_is_rejected(path: Path) -> None:
+    response = "head -c 100000 /dev/zero | tr '\\0' '['\n"
     user = exec_user(path.with_name("plugin"), response=response)
     assert "did not write an ExecCredential" in await refused(path, kubeconfig(SERVER, user=user))
 
@@ -633,3 +645,75 @@ async def test_plugin_without_an_interactive_mode_runs_with_v1beta1(path: Path) 
     user["exec"]["env"] = [{"name": "A"}]
     access = await read(path, kubeconfig(SERVER, user=user))
     assert access.credential.authorization == "Bearer abc"
+
+
+def write_yaml(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def many_aliases(first: str, opening: str, closing: str) -> str:
+    """A list in which each item refers nine times to the item before."""
+    items = [f"&a{n + 1} {opening}{f'*a{n}, ' * 9}{closing}" for n in range(6)]
+    return f"[&a0 {first}, {', '.join(items)}]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("!!timestamp x", "!!int ''", "!!bool x", "[" * 10_000),
+        f"t\n    exec: {{? 0x{'f' * 5000} : a}}",
+        f"t\nextensions: {many_aliases('x', '[', ']')}",
+        f"t\nextensions: {many_aliases('{k: v}', '{<<: [', ']}')}",
+    ],
+)
+async def test_yaml_that_cannot_be_read_is_an_error(path: Path, text: str) -> None:
+    write_token(path, text)
+    with pytest.raises(ClientConfigError, match="it is not a kubeconfig"):
+        await load(KubeconfigRef(path), side="remote")
+
+
+@pytest.mark.parametrize("text", ["*canary", "!canary canary", "a: canary: b", "@canary"])
+async def test_line_that_is_no_yaml_is_named_without_its_content(path: Path, text: str) -> None:
+    write_token(path, text)
+    with pytest.raises(ClientConfigError, match="line 17 is not valid YAML") as caught:
+        await load(KubeconfigRef(path), side="remote")
+    assert "canary" not in str(caught.value)
+
+
+async def test_alias_is_replaced_by_its_value(path: Path) -> None:
+    write_token(path, "&a t\n    as: *a")
+    access = await load(KubeconfigRef(path), side="remote")
+    assert access.credential.headers() == [("Authorization", "Bearer t"), ("Impersonate-User", "t")]
+
+
+@pytest.mark.parametrize("value", ["canary\0", "canary\ud800"])
+@pytest.mark.parametrize("field", ["token", "username", "tokenFile", "as-user-extra"])
+async def test_text_that_cannot_be_encoded_is_rejected(path: Path, field: str, value: str) -> None:
+    content = {value: ["a"]} if field == "as-user-extra" else value
+    message = await refused(path, kubeconfig(SERVER, user={"as": "jane", field: content}))
+    assert f"users[fake].user.{field} must be text" in message
+    assert "canary" not in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("!!binary YQ==", "!!set {a}", "{!!timestamp 2020-01-01: a}"),
+        "[&a0 [x], " + ", ".join(f"&a{n + 1} {'[' * 50}*a{n}{']' * 50}" for n in range(60)) + "]",
+    ],
+    ids=["binary", "set", "timestamp", "deep"],
+)
+async def test_extension_that_json_cannot_contain_is_rejected(path: Path, value: str) -> None:
+    """A plugin receives the extension of its cluster as JSON."""
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": "VALUE"}
+    user = exec_user(path.with_name("plugin"), provideClusterInfo=True)
+    content = kubeconfig(SERVER, user=user, cluster={"extensions": [extension]})
+    write_yaml(path, yaml.safe_dump(content).replace("VALUE", value))
+    with pytest.raises(ClientConfigError, match=r"is not valid YAML|cannot be started"):
+        await load(KubeconfigRef(path), side="remote")
+
+
+async def test_deeply_nested_claims_are_no_expiry(path: Path) -> None:
+    claims = base64.urlsafe_b64encode(b"[" * 100_002).decode()
+    access = await read(path, kubeconfig(SERVER, user={"token": f"e30.{claims}.c2ln"}))
+    assert access.token_expiry() is None
