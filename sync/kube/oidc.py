@@ -29,7 +29,7 @@ import cachetools
 import yaml
 
 from sync.kube import bearer_token
-from sync.kube.kubeconfig_fields import decode_base64
+from sync.kube.kubeconfig_fields import YAML_ERRORS, Dumper, Loader, decode_base64, is_text
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -92,10 +92,10 @@ async def _id_token(file: Path, config: Object, renewed: RenewedTokens) -> str:
     if not refresh_token:
         raise OidcError("oidc: the ID token has expired and refresh-token is missing; log in again")
     answer = await _refresh(file, config, refresh_token)
-    token = str(answer.get("id_token") or "")
+    token = _text(answer, "id_token")
     if not token:
         raise OidcError("oidc: the issuer's response has no id_token; log in with scope openid")
-    next_refresh_token = str(answer.get("refresh_token") or refresh_token)
+    next_refresh_token = _text(answer, "refresh_token") or refresh_token
     renewed.keep(configured, next_refresh_token, token)
     _write_back(file, configured, {"id-token": token, "refresh-token": next_refresh_token})
     return token
@@ -115,13 +115,26 @@ async def _refresh(file: Path, config: Object, refresh_token: str) -> Object:
             connector=aiohttp.TCPConnector(ssl=context), trust_env=True
         ) as session:
             discovered = await _json(session, "GET", f"{issuer}/.well-known/openid-configuration")
-            endpoint = str(discovered.get("token_endpoint") or "")
+            endpoint = _text(discovered, "token_endpoint")
             if not endpoint:
                 raise OidcError("oidc: the issuer's configuration has no token_endpoint")
             return await _exchange_token(session, endpoint, config, refresh_token)
-    except (aiohttp.ClientError, OSError):
+    except (aiohttp.ClientError, OSError, ValueError):
         # Not chained: the error can contain the request.
-        raise OidcError("oidc: the issuer did not renew the token; log in again") from None
+        raise OidcError(
+            "oidc: the issuer did not renew the token: idp-issuer-url or its token_endpoint cannot "
+            "be reached; check idp-issuer-url, or log in again"
+        ) from None
+
+
+def _text(answer: Object, name: str) -> str:
+    """The field of an issuer's answer; "" if it is absent. Raises OidcError."""
+    value = answer.get(name)
+    if value is not None and not is_text(value):
+        raise OidcError(
+            f"oidc: the {name} in the issuer's response is not a valid string; log in again"
+        )
+    return value or ""
 
 
 async def _exchange_token(
@@ -164,7 +177,7 @@ async def _json(
                 raise OidcError(f"oidc: the issuer's response exceeds {RESPONSE_LIMIT} bytes")
     try:
         answer = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if response.status < 300 and isinstance(answer, dict):
         return answer
@@ -199,10 +212,10 @@ def _write_back(file: Path, configured: str, tokens: dict[str, str]) -> None:
     path = Path(os.path.realpath(file))
     try:
         with _locked(path):
-            config = yaml.safe_load(path.read_text(encoding="utf-8"))
+            config = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506
             if _replace(config, configured, tokens):
-                _write(path, yaml.safe_dump(config, sort_keys=False))
-    except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
+                _write(path, yaml.dump(config, Dumper=Dumper, sort_keys=False))
+    except (OSError, *YAML_ERRORS, AttributeError, TypeError) as error:
         reason = getattr(error, "strerror", None) or "the file has changed"
         log.warning(
             "kubeconfig %s: cannot write the renewed OIDC tokens (%s); they are kept in memory: "

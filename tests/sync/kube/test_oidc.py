@@ -46,6 +46,10 @@ class Issuer:
         self.basic = True
         self.lives = 3600.0
         self.auth: list[str] = []
+        self.changes: dict[str, Any] = {}
+        """Fields of the answers that differ."""
+        self.nesting = 0
+        """The depth of lists of the discovery document, if it is one."""
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -54,7 +58,9 @@ class Issuer:
         return app
 
     async def _known(self, _: web.Request) -> web.Response:
-        return web.json_response({"token_endpoint": f"{self.url}/token"})
+        if self.nesting:
+            return web.Response(text="[" * self.nesting)
+        return web.json_response({"token_endpoint": f"{self.url}/token"} | self.changes)
 
     async def _token(self, request: web.Request) -> web.Response:
         form = await request.post()
@@ -69,7 +75,7 @@ class Issuer:
         value = {"id_token": token(time.time() + self.lives)}
         if self.rotates:
             self.valid = value["refresh_token"] = f"refresh-{self.given}"
-        return web.json_response(value)
+        return web.json_response(value | self.changes)
 
 
 @pytest.fixture
@@ -96,6 +102,12 @@ def config(issuer: Issuer, **more: str) -> dict[str, Any]:
         **more,
     }
     return kubeconfig(SERVER, user={"auth-provider": {"name": "oidc", "config": settings}})
+
+
+def quote(path: Path, text: str) -> Path:
+    """Quotes a plain scalar, which PyYAML writes without quotes, in the file."""
+    path.write_text(path.read_text().replace(f": {text}\n", f": '{text}'\n"))
+    return path
 
 
 async def read(path: Path) -> Credentials:
@@ -217,6 +229,44 @@ async def test_client_secret_is_sent_in_the_form_if_the_header_is_rejected(
     issuer.basic = False
     await read(write(tmp_path / "c", config(issuer)))
     assert [bool(it) for it in issuer.auth] == [True, False]
+
+
+async def test_strings_of_a_written_kubeconfig_stay_strings(issuer: Issuer, tmp_path: Path) -> None:
+    """PyYAML reads these plain scalars as strings, and kubectl does not."""
+    path = write(tmp_path / "c", config(issuer, **{"client-secret": "1e3", "extra": "y"}))
+    quote(quote(path, "1e3"), "y")
+    first = await read(path)
+    assert written(path)["refresh-token"] == "refresh-1"
+    assert (await read(path)).headers() == first.headers()
+
+
+@pytest.mark.parametrize("value", [5, ["a"], {"a": "b"}, "\ud800", False])
+@pytest.mark.parametrize("name", ["token_endpoint", "id_token", "refresh_token"])
+async def test_answer_of_a_wrong_type_is_named_and_not_written(
+    issuer: Issuer, tmp_path: Path, name: str, value: Any
+) -> None:
+    issuer.changes = {name: value}
+    path = write(tmp_path / "c", config(issuer))
+    with pytest.raises(
+        ClientConfigError, match=f"the {name} in the issuer's response is not a valid string"
+    ):
+        await read(path)
+    assert written(path)["refresh-token"] == "refresh-0"
+
+
+@pytest.mark.parametrize("url", [f"https://{'a' * 300}.test/", "https://[::1"])
+async def test_token_endpoint_that_is_no_url_is_named(
+    issuer: Issuer, tmp_path: Path, url: str
+) -> None:
+    issuer.changes = {"token_endpoint": url}
+    with pytest.raises(ClientConfigError, match="idp-issuer-url or its token_endpoint"):
+        await read(write(tmp_path / "c", config(issuer)))
+
+
+async def test_deeply_nested_answer_is_an_error(issuer: Issuer, tmp_path: Path) -> None:
+    issuer.nesting = 100_000
+    with pytest.raises(ClientConfigError, match="the issuer answered 200"):
+        await read(write(tmp_path / "c", config(issuer)))
 
 
 @pytest.mark.parametrize("more", [{"refresh-token": "used-up"}, {"client-id": ""}])
