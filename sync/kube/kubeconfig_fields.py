@@ -30,7 +30,12 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 class KubeconfigError(Exception):
-    """Raised when a kubeconfig cannot be used; the message has the cause and no secret."""
+    """Raised when a kubeconfig cannot be used; the message has the cause and no secret. Characters
+    that are not printable, as in a path, are escaped."""
+
+    def __init__(self, message: str) -> None:
+        escaped = (char if char.isprintable() else ascii(char)[1:-1] for char in message)
+        super().__init__("".join(escaped))
 
 
 def problem(at: str, what: str) -> KubeconfigError:

@@ -713,6 +713,20 @@ async def test_extension_that_json_cannot_contain_is_rejected(path: Path, value:
         await load(KubeconfigRef(path), side="remote")
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"tokenFile": "a\r\nb"},
+        {"as": "jane", "as-user-extra": {"a\r\nb": 5}},
+        {"exec": {**EXEC, "command": "a\r\nb"}},
+    ],
+)
+async def test_message_is_one_printable_line(path: Path, user: dict[str, Any]) -> None:
+    message = await refused(path, kubeconfig(SERVER, user=user))
+    assert r"a\r\nb" in message
+    assert message.isprintable()
+
+
 async def test_deeply_nested_claims_are_no_expiry(path: Path) -> None:
     claims = base64.urlsafe_b64encode(b"[" * 100_002).decode()
     access = await read(path, kubeconfig(SERVER, user={"token": f"e30.{claims}.c2ln"}))
