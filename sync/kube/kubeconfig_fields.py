@@ -98,7 +98,8 @@ class Loader(yaml.SafeLoader):
             self._nodes += 1
             self._nodes_below[node] = self._nodes - before
         elif node is not None:
-            self._nodes += self._nodes_below.get(node, 0)
+            # An alias within the node that it refers to never ends.
+            self._nodes += self._nodes_below.get(node, MAX_NODES)
             if self._nodes > MAX_NODES:
                 raise yaml.composer.ComposerError(problem_mark=node.start_mark)
         return node

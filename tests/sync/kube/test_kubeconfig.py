@@ -661,6 +661,7 @@ def many_aliases(first: str, opening: str, closing: str) -> str:
     "text",
     [
         *("!!timestamp x", "!!int ''", "!!bool x", "[" * 10_000),
+        "t\nextensions: [{name: a, extension: &a [*a]}]",
         f"t\n    exec: {{? 0x{'f' * 5000} : a}}",
         f"t\nextensions: {many_aliases('x', '[', ']')}",
         f"t\nextensions: {many_aliases('{k: v}', '{<<: [', ']}')}",
