@@ -23,7 +23,8 @@ Check = Callable[[Any, str], Any]
 
 #: What PyYAML raises for text that is not valid: also the errors of its constructors.
 YAML_ERRORS = (yaml.YAMLError, ArithmeticError, LookupError, RecursionError, ValueError)
-#: Nodes that a document may have after each alias is replaced by the nodes that it refers to.
+#: Values of a document, which take about two seconds to read. An alias counts as the values that it
+#: refers to: a document of some lines can have any number of them.
 MAX_NODES = 100_000
 #: Characters that UTF-8 or the environment of a program cannot contain.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -81,27 +82,26 @@ def parse(content: bytes) -> Object | None:
 
 class Loader(yaml.SafeLoader):
     """Reads plain scalars as kubectl does: ``y`` and ``1e3`` are no strings, but dates are. Values
-    have the types of JSON. As in kubectl, aliases cannot make a small file large."""
+    have the types of JSON. Raises KubeconfigError for more than `MAX_NODES`."""
 
     bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._nodes = 0
-        self._nodes_below: dict[yaml.Node, int] = {}
+        self._nodes_below: dict[yaml.Node | None, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         before = self._nodes
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
-        if node is not None and not is_alias:
-            self._nodes += 1
-            self._nodes_below[node] = self._nodes - before
-        elif node is not None:
-            # An alias within the node that it refers to never ends.
-            self._nodes += self._nodes_below.get(node, MAX_NODES)
-            if self._nodes > MAX_NODES:
-                raise yaml.composer.ComposerError(problem_mark=node.start_mark)
+        # An alias within the node that it refers to never ends.
+        self._nodes += self._nodes_below.get(node, MAX_NODES) if is_alias else 1
+        self._nodes_below.setdefault(node, self._nodes - before)
+        if self._nodes > MAX_NODES:
+            raise KubeconfigError(
+                f"it has more than {MAX_NODES} values, those of aliases included; make it smaller"
+            )
         return node
 
 

@@ -29,7 +29,14 @@ import cachetools
 import yaml
 
 from sync.kube import bearer_token
-from sync.kube.kubeconfig_fields import YAML_ERRORS, Dumper, Loader, decode_base64, is_text
+from sync.kube.kubeconfig_fields import (
+    YAML_ERRORS,
+    Dumper,
+    KubeconfigError,
+    Loader,
+    decode_base64,
+    is_text,
+)
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -75,6 +82,9 @@ def check(file: Path, config: Object) -> None:
     for key in ("client-id", "idp-issuer-url"):
         if not config.get(key):
             raise OidcError(f"oidc: {key} is missing in the auth-provider's config; log in again")
+    token = str(config.get("id-token") or "")
+    if token != token.strip():
+        raise OidcError("oidc: id-token has white space around the token; log in again")
     _ssl_context(file, config)
 
 
@@ -130,7 +140,7 @@ async def _refresh(file: Path, config: Object, refresh_token: str) -> Object:
 def _text(answer: Object, name: str) -> str:
     """The field of an issuer's answer; "" if it is absent. Raises OidcError."""
     value = answer.get(name)
-    if value is not None and not is_text(value):
+    if value is not None and not (is_text(value) and value == value.strip()):
         raise OidcError(
             f"oidc: the {name} in the issuer's response is not a valid string; log in again"
         )
@@ -215,7 +225,7 @@ def _write_back(file: Path, configured: str, tokens: dict[str, str]) -> None:
             config = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506
             if _replace(config, configured, tokens):
                 _write(path, yaml.dump(config, Dumper=Dumper, sort_keys=False))
-    except (OSError, *YAML_ERRORS, AttributeError, TypeError) as error:
+    except (OSError, KubeconfigError, *YAML_ERRORS, AttributeError, TypeError) as error:
         reason = getattr(error, "strerror", None) or "the file has changed"
         log.warning(
             "kubeconfig %s: cannot write the renewed OIDC tokens (%s); they are kept in memory: "

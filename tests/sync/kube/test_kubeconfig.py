@@ -661,15 +661,28 @@ def many_aliases(first: str, opening: str, closing: str) -> str:
     "text",
     [
         *("!!timestamp x", "!!int ''", "!!bool x", "[" * 10_000),
-        "t\nextensions: [{name: a, extension: &a [*a]}]",
         f"t\n    exec: {{? 0x{'f' * 5000} : a}}",
-        f"t\nextensions: {many_aliases('x', '[', ']')}",
-        f"t\nextensions: {many_aliases('{k: v}', '{<<: [', ']}')}",
     ],
 )
 async def test_yaml_that_cannot_be_read_is_an_error(path: Path, text: str) -> None:
     write_token(path, text)
     with pytest.raises(ClientConfigError, match="it is not a kubeconfig"):
+        await load(KubeconfigRef(path), side="remote")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&a [*a]",
+        many_aliases("x", "[", "]"),
+        many_aliases("{k: v}", "{<<: [", "]}"),
+        "[" + "a," * 100_000 + "]",
+    ],
+    ids=["endless", "lists", "merged maps", "no alias"],
+)
+async def test_file_with_too_many_values_is_rejected(path: Path, text: str) -> None:
+    write_token(path, f"t\nother: {text}")
+    with pytest.raises(ClientConfigError, match="it has more than 100000 values"):
         await load(KubeconfigRef(path), side="remote")
 
 

@@ -240,7 +240,13 @@ async def test_strings_of_a_written_kubeconfig_stay_strings(issuer: Issuer, tmp_
     assert (await read(path)).headers() == first.headers()
 
 
-@pytest.mark.parametrize("value", [5, ["a"], {"a": "b"}, "\ud800", False])
+async def test_id_token_with_white_space_is_rejected(issuer: Issuer, tmp_path: Path) -> None:
+    content = config(issuer, **{"id-token": f"{token(time.time() + 600)} "})
+    with pytest.raises(ClientConfigError, match="id-token has white space"):
+        await read(write(tmp_path / "c", content))
+
+
+@pytest.mark.parametrize("value", [5, ["a"], {"a": "b"}, "\ud800", False, " "])
 @pytest.mark.parametrize("name", ["token_endpoint", "id_token", "refresh_token"])
 async def test_answer_of_a_wrong_type_is_named_and_not_written(
     issuer: Issuer, tmp_path: Path, name: str, value: Any
