@@ -21,7 +21,7 @@ from translators.object_accessors import Object
 Check = Callable[[Any, str], Any]
 
 
-#: What PyYAML raises for text that is not valid: also the errors of its constructors.
+#: The errors of PyYAML for text that is not valid; its constructors raise others than YAMLError.
 YAML_ERRORS = (yaml.YAMLError, ArithmeticError, LookupError, RecursionError, ValueError)
 #: Values of a document, which take about two seconds to read. An alias counts as the values that it
 #: refers to: a document of some lines can have any number of them.
