@@ -52,13 +52,17 @@ _SETTINGS = {
     SettingCodes.MAX_HEADER_LIST_SIZE: _HEADER_LIMIT,
 }
 
-#: The size of a frame's head, and two of the types in it (RFC 9113, sections 4.1 and 6).
-_HEAD, _DATA, _HEADERS = 9, 0, 1
+#: The size of a frame's head, and three of the types in it (RFC 9113, sections 4.1 and 6).
+_HEAD, _DATA, _HEADERS, _GOAWAY = 9, 0, 1, 7
 
 #: Other numbers would become labels of metrics.
 _STATUS = re.compile("[1-5][0-9][0-9]")
 _RESET = "the server reset the stream"
 _CLOSED = "the server closed the connection"
+
+
+class GoAwayError(ConnectionResetError):
+    """Raised when the server ended the connection with GOAWAY."""
 
 
 class Http2Response:
@@ -239,7 +243,10 @@ class Http2Connection(asyncio.Protocol):
         except H2Error as error:
             # The name alone: the text may quote what the server sent.
             message = f"the server violates HTTP/2 ({type(error).__name__})"
-            self._break(OSError(errno.EPROTO, message))
+            violation = OSError(errno.EPROTO, message)
+            self._break(
+                GoAwayError(errno.ECONNRESET, _CLOSED) if self._frames.has_goaway else violation
+            )
             return
         self._flush()
         self._close_if_unused()
@@ -258,7 +265,7 @@ class Http2Connection(asyncio.Protocol):
                 if not self._settings.done():
                     self._settings.set_result(None)
             case h2_events.ConnectionTerminated():
-                self._break(ConnectionResetError(errno.ECONNRESET, _CLOSED))
+                self._break(GoAwayError(errno.ECONNRESET, _CLOSED))
             case h2_events.StreamReset():
                 self._fail(event.stream_id, ConnectionResetError(errno.ECONNRESET, _RESET))
             case h2_events.DataReceived():
@@ -320,6 +327,8 @@ class _FrameHeads:
     """Counts the frames that arrive by their heads: h2 reports nothing of some."""
 
     def __init__(self) -> None:
+        self.has_goaway = False
+        """Whether a GOAWAY has arrived; h2 rejects the frames after it."""
         self._head = b""
         self._left = 0  # bytes of the frame's payload
         self._count = self._size = 0
@@ -342,6 +351,7 @@ class _FrameHeads:
                 if len(self._head) == _HEAD:
                     self._left = int.from_bytes(self._head[:3], "big")
                     kind = self._head[3]
+                    self.has_goaway |= kind == _GOAWAY
                     self._count += kind != _HEADERS and not (kind == _DATA and self._left)
                     self._head = b""
             at += step

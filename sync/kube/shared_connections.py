@@ -7,6 +7,9 @@ some 300 KB in the bridge; over HTTP/2 `MAX_STREAMS` share one.
 - Requests after a change of address, CA or credential use new connections.
 - `get` returns None where the server, or a proxy in front of it, does not speak HTTP/2: the caller
   uses HTTP/1.1. It is asked again after the kubeconfig has been read again.
+- `get` also returns None for a 401, and if the server sends GOAWAY before a response. API servers
+  send a GOAWAY with each 401 (`Unauthorized` in k8s.io/apiserver's endpoints/filters), and h2 drops
+  the frames after it. Over HTTP/1.1 the caller gets the whole 401, and renews the credential.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Iterable
 from yarl import URL
 
 from sync.kube.http2_connection import MAX_STREAMS as MAX_STREAMS  # noqa: PLC0414  # re-exported
-from sync.kube.http2_connection import Http2Connection, Http2Response
+from sync.kube.http2_connection import GoAwayError, Http2Connection, Http2Response
 from sync.kube.raw_connection import CONNECT_TIMEOUT, Dialer
 
 #: Headers of HTTP/1.1 requests that HTTP/2 forbids, or that a stream of small chunks does not need.
@@ -39,8 +42,8 @@ class SharedConnections:
         return f"<SharedConnections {len(self._open)}>"
 
     async def get(self, url: URL, headers: Iterable[tuple[str, str]]) -> Http2Response | None:
-        """Sends a GET and waits for the head of the response; None without HTTP/2. Raises
-        OSError."""
+        """Sends a GET and waits for the head of the response; None if the caller must use HTTP/1.1.
+        Raises OSError."""
         context = self._dialer.credentials.tls_http2
         if context is None or self._without_http2 is context:
             return None
@@ -52,9 +55,14 @@ class SharedConnections:
             response = connection.get(_encode(url, headers))
         try:
             await response.head()
+        except GoAwayError:
+            return None
         except BaseException:
             response.close()
             raise
+        if response.status == 401:
+            response.close()
+            return None
         return response
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import cast
+from typing import Literal, cast
 
 import aiohttp
 import h2.events as h2_events
@@ -12,8 +12,12 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
 
 from tests.fakeapi.server import FakeApi
+
+#: As Go's server ends a connection; h2 would send nothing after it.
+_GOAWAY = GoAwayFrame(last_stream_id=2**31 - 1).serialize()
 
 
 class Http2Gateway:
@@ -25,6 +29,8 @@ class Http2Gateway:
         self.max_streams = max_streams
         self.connections: list[GatewayConnection] = []
         """The connections that are open."""
+        self.goaway: Literal["before head", "after head"] | None = None
+        """Where a GOAWAY is sent in each response with status 401, as by API servers."""
         self.port = 0
         self._tls = tls
         self._server: asyncio.Server | None = None
@@ -117,8 +123,13 @@ class GatewayConnection(asyncio.Protocol):
                     for name, value in response.headers.items()
                     if name.lower() in kept
                 ]
+                goaway = self._gateway.goaway if response.status == 401 else None
+                if goaway == "before head":
+                    self.transport.write(_GOAWAY)
                 self.h2.send_headers(stream_id, head)
                 self.flush()
+                if goaway == "after head":
+                    self.transport.write(_GOAWAY)
                 while chunk := await response.content.readany():
                     await self.send(stream_id, chunk)
             self.h2.end_stream(stream_id)

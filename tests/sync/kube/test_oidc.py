@@ -237,7 +237,7 @@ async def test_strings_of_a_written_kubeconfig_stay_strings(issuer: Issuer, tmp_
     quote(quote(path, "1e3"), "y")
     first = await read(path)
     assert written(path)["refresh-token"] == "refresh-1"
-    assert (await read(path)).credential.headers() == first.headers()
+    assert (await read(path)).credential.headers() == first.credential.headers()
 
 
 async def test_id_token_with_white_space_is_rejected(issuer: Issuer, tmp_path: Path) -> None:

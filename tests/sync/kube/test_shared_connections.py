@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,7 +15,7 @@ from sync.kube import raw_connection
 from sync.kube.api_errors import ApiServerCertificateError, Forbidden, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Credentials, KubeconfigRef, load
+from sync.kube.credentials import RENEW_INTERVAL, Credentials, KubeconfigRef, load
 from sync.kube.http2_connection import STREAM_WINDOW, Http2Response
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.http2_gateway import Http2Gateway
@@ -130,6 +130,23 @@ async def test_goaway_ends_the_connection(gateway: Http2Gateway, connect: Connec
             await first.readany()
         async with streams(client, 1):
             assert gateway.connections != [connection]
+
+
+@pytest.mark.parametrize("goaway", ["before head", "after head"])
+async def test_credential_is_renewed_after_a_401_with_goaway(
+    gateway: Http2Gateway,
+    connect: Connect,
+    tmp_path: Path,
+    goaway: Literal["before head", "after head"],
+) -> None:
+    """Frames after GOAWAY are lost, the 401 among them."""
+    client = await connect(gateway.url)
+    gateway.goaway, gateway.api.token = goaway, "next"
+    file = tmp_path / "kubeconfig"
+    file.write_text(file.read_text().replace("token: fake", "token: next"))
+    await asyncio.sleep(RENEW_INTERVAL)
+    async with streams(client, 1):
+        assert len(gateway.connections) == 1
 
 
 async def test_a_reset_stream_leaves_the_others(gateway: Http2Gateway, connect: Connect) -> None:
