@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import ssl
 import time
@@ -54,6 +55,9 @@ class Users:
 
     words: Mapping[str, str]
     audit_log: Path
+    clients: Authority
+    """Signs client certificates."""
+    issuer: Issuer
 
 
 @asynccontextmanager
@@ -101,7 +105,7 @@ async def serving(cluster: Cluster, folder: Path) -> AsyncIterator[Users]:
             **{name: f"token-{name}" for name in ("alice", "bob", "admin")},
             "expired_account": _expired(account, pki / "sa.key"),
         }
-        yield Users(words, server.audit_log)
+        yield Users(words, server.audit_log, clients, issuer)
 
 
 def _server_words(server: SecondApiServer) -> dict[str, str]:
@@ -149,6 +153,11 @@ def _expired(token: str, key: Path) -> str:
     return _signed(private, _decoded(header), _decoded(claims) | times)
 
 
+def claims_of(token: str) -> dict[str, Any]:
+    """The claims of a JSON Web Token."""
+    return _decoded(token.split(".")[1])
+
+
 def _decoded(part: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     return found
@@ -168,12 +177,38 @@ def _url_base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
+class Login:
+    """The tokens of an OIDC user whose refresh tokens are accepted once. Each ID token is of
+    another user: NAME-0, NAME-1…"""
+
+    def __init__(self, issuer: Issuer, name: str, seconds: int) -> None:
+        self._issuer, self._name, self._seconds = issuer, name, seconds
+        self._numbers = itertools.count()
+        self.renew()
+
+    def renew(self) -> None:
+        """Replaces the tokens."""
+        self.user = f"{self._name}-{next(self._numbers)}"
+        self.refresh_token = f"refresh-{self.user}"
+        self.id_token = self._issuer.id_token(self._seconds, self.user)
+
+
 class Issuer:
-    """An OIDC issuer of tokens for the user `erin`; it accepts one refresh token repeatedly."""
+    """An OIDC issuer of tokens for the user `erin`, whose refresh token it accepts repeatedly, and
+    for each `Login`."""
 
     def __init__(self, authority: Authority) -> None:
         self.authority = authority
         self.url = ""
+        self.rejected_refreshes = 0
+        """How often a client presented an unknown or used refresh token."""
+        self._logins: list[Login] = []
+
+    def log_in(self, name: str, seconds: int) -> Login:
+        """The first tokens of a user; each ID token is valid for this time."""
+        login = Login(self, name, seconds)
+        self._logins.append(login)
+        return login
 
     @asynccontextmanager
     async def listening(self, address: str) -> AsyncIterator[str]:
@@ -200,14 +235,15 @@ class Issuer:
             "issuer_ca": _base64(self.authority.files.certificate),
             "issuer_ca_pem": self.authority.files.certificate.read_text(),
             "client_id": _CLIENT_ID,
-            "erin": self._id_token(_LIFETIME),
-            "expired_erin": self._id_token(-_LIFETIME),
+            "erin": self.id_token(_LIFETIME),
+            "expired_erin": self.id_token(-_LIFETIME),
         }
 
-    def _id_token(self, seconds: int) -> str:
+    def id_token(self, seconds: int, user: str = "erin") -> str:
+        """A new ID token that expires after this time."""
         end = int(time.time()) + seconds
         times = {"exp": end, "iat": end - 2 * _LIFETIME}
-        claims = {"iss": self.url, "aud": _CLIENT_ID, "sub": "erin", "groups": ["oidc"], **times}
+        claims = {"iss": self.url, "aud": _CLIENT_ID, "sub": user, "groups": ["oidc"], **times}
         return _signed(self.authority.private_key, {"alg": "ES256", "kid": "1"}, claims)
 
     async def _discover(self, _: web.Request) -> web.Response:
@@ -229,15 +265,17 @@ class Issuer:
         return web.json_response({"keys": [key]})
 
     async def _token(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        if form.get("refresh_token") != "refresh-erin":
-            return web.json_response({"error": "invalid_grant"}, status=400)
-        answer = {
-            "id_token": self._id_token(_LIFETIME),
-            "access_token": "x",
-            "token_type": "Bearer",
-        }
-        return web.json_response(answer)
+        refresh_token = (await request.post()).get("refresh_token")
+        answer = {"access_token": "x", "token_type": "Bearer"}
+        if refresh_token == "refresh-erin":
+            return web.json_response(answer | {"id_token": self.id_token(_LIFETIME)})
+        for login in self._logins:
+            if refresh_token == login.refresh_token:
+                login.renew()
+                answer |= {"id_token": login.id_token, "refresh_token": login.refresh_token}
+                return web.json_response(answer)
+        self.rejected_refreshes += 1
+        return web.json_response({"error": "invalid_grant"}, status=400)
 
 
 # -- the proxy ------------------------------------------------------------------------------------

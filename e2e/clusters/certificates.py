@@ -76,12 +76,14 @@ class Authority:
         *,
         groups: Sequence[str] = (),
         hosts: Sequence[str] = (),
+        validity: dt.timedelta = VALIDITY,
     ) -> Pair:
-        """Signs a client certificate; with ``hosts`` it is valid for a server, too."""
+        """Signs a client certificate; with ``hosts`` it is valid for a server, too. A negative
+        ``validity`` ends in the past."""
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = _builder(
-            _subject(common_name, groups), self.certificate.subject, key.public_key()
+            _subject(common_name, groups), self.certificate.subject, key.public_key(), validity
         )
         if hosts:
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
@@ -146,7 +148,10 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    validity: dt.timedelta = VALIDITY,
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
@@ -156,7 +161,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATE)
-        .not_valid_after(now + VALIDITY)
+        .not_valid_after(now + validity)
     )
 
 
