@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from e2e.clusters.certificates import Authority
+from e2e.clusters.certificates import BACKDATE, VALIDITY, Authority, Pair
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.native import NativeControl
 from e2e.second_api_server import SERVER_NAME, SecondApiServer
@@ -44,6 +44,7 @@ True,boolean,uid-boolean
 12:30:45,time,uid-time
 """
 _CLIENT_ID = "kubectl"
+_LOOPBACK = "127.0.0.1"
 _PROXY_CREDENTIAL = "proxy-user:proxy-password"
 #: Seconds for which tokens are valid, or have been expired.
 _LIFETIME = 3600
@@ -90,16 +91,17 @@ async def serving(cluster: Cluster, folder: Path) -> AsyncIterator[Users]:
         server = SecondApiServer(cluster, folder, *flags)
         await asyncio.to_thread(server.__enter__)
         stack.push_async_callback(asyncio.to_thread, server.__exit__)
-        proxy = await asyncio.start_server(
-            _Proxy(cluster.node_ip, server.port).connected, "127.0.0.1", 0
-        )
-        await stack.enter_async_context(proxy)
+        proxy = _Proxy(cluster.node_ip, server.port)
+        plain = await stack.enter_async_context(await proxy.listening())
+        context = _server_context(issuer.authority.issue("proxy", "proxy", hosts=[_LOOPBACK]))
+        secure = await stack.enter_async_context(await proxy.listening(context))
         account = cluster.kubectl("create", "token", "default", "-n", "default").stdout.strip()
         words = {
             **_server_words(server),
             **_certificate_words(clients),
             **issuer.words(),
-            "proxy": f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}",
+            "proxy": f"{_LOOPBACK}:{plain.sockets[0].getsockname()[1]}",
+            "https_proxy": f"{_LOOPBACK}:{secure.sockets[0].getsockname()[1]}",
             "proxy_credential": _PROXY_CREDENTIAL,
             "account": account,
             **{name: f"token-{name}" for name in ("alice", "bob", "admin")},
@@ -124,16 +126,23 @@ def _server_words(server: SecondApiServer) -> dict[str, str]:
 
 
 def _certificate_words(clients: Authority) -> dict[str, str]:
-    """The pairs of two users: NAME_cert and NAME_key in base64, NAME_cert_pem and NAME_key_pem."""
+    """The pairs of two users, and one that has expired: NAME_cert and NAME_key in base64,
+    NAME_cert_pem and NAME_key_pem."""
     words = {"other_ca": _base64(clients.files.certificate)}
-    for name in ("carol", "dave"):
-        pair = clients.issue(name, name, groups=["certified"])
+    for name, validity in (("carol", VALIDITY), ("dave", VALIDITY), ("expired", -BACKDATE / 2)):
+        pair = clients.issue(name, name, groups=["certified"], validity=validity)
         for part, file in (("cert", pair.certificate), ("key", pair.key)):
             words[f"{name}_{part}"] = _base64(file)
             words[f"{name}_{part}_pem"] = file.read_text()
             # In the JSON of an ExecCredential.
             words[f"{name}_{part}_json"] = json.dumps(file.read_text())
     return words
+
+
+def _server_context(pair: Pair) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
 
 
 def _base64(file: Path) -> str:
@@ -214,15 +223,13 @@ class Issuer:
     async def listening(self, address: str) -> AsyncIterator[str]:
         """Listens at this address during the block; yields the URL of the issuer."""
         pair = self.authority.issue("serving", "issuer", hosts=[address])
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(pair.certificate, pair.key)
         app = web.Application()
         app.router.add_get("/.well-known/openid-configuration", self._discover)
         app.router.add_get("/keys", self._keys)
         app.router.add_post("/token", self._token)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, address, 0, ssl_context=context).start()
+        await web.TCPSite(runner, address, 0, ssl_context=_server_context(pair)).start()
         self.url = f"https://{address}:{runner.addresses[0][1]}"
         try:
             yield self.url
@@ -283,12 +290,17 @@ class Issuer:
 
 class _Proxy:
     """An HTTP proxy with a password, and a SOCKS5 proxy without, on one port. Both connect to the
-    API server for any address, so that a client without the proxy fails at an unknown host."""
+    API server for any address, so that a client without the proxy fails at an unknown host. The
+    issuer's CA signs the certificate of an HTTPS proxy."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = host, port
         credential = base64.b64encode(_PROXY_CREDENTIAL.encode())
         self._authorization = b"proxy-authorization: basic " + credential.lower()
+
+    async def listening(self, context: ssl.SSLContext | None = None) -> asyncio.Server:
+        """Listens on a free port, with TLS if there is a context."""
+        return await asyncio.start_server(self.connected, _LOOPBACK, 0, ssl=context)
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):

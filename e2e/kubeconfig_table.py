@@ -482,6 +482,8 @@ _PATHS = [
 ]
 
 _PROXY = {"server": "https://$name:$port", "proxy-url": "http://$proxy_credential@$proxy"}
+#: The CA of the cluster verifies the proxy, too.
+_HTTPS_PROXY = _PROXY | {"proxy-url": "https://$proxy_credential@$https_proxy"}
 _PROXIES = [
     Case("proxy", "alice", cluster=_CA | _PROXY),
     Case("proxy, certificate", "carol", _CAROL, _CA | _PROXY),
@@ -497,6 +499,13 @@ _PROXIES = [
     Case("proxy not a URL", "", cluster=_CLUSTER | {"proxy-url": "http://[::1"}),
     Case("proxy port wrong", "", cluster=_CLUSTER | {"proxy-url": "http://localhost:x"}),
     Case("proxy only scheme", "", cluster=_CLUSTER | {"proxy-url": "http://"}),
+    Case(
+        "proxy https",
+        "alice",
+        cluster=_HTTPS_PROXY | {"certificate-authority": "ca"},
+        files={"ca": "$ca_pem$issuer_ca_pem"},
+    ),
+    Case("proxy https, CA of another", "", cluster=_CA | _HTTPS_PROXY),
     Case(
         "proxy socks5",
         "alice",
@@ -623,6 +632,11 @@ _IMPERSONATION = [
 
 _PAST, _FUTURE = "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
 _EXPIRY = [
+    Case(
+        "certificate expired",
+        "",
+        {"client-certificate-data": "$expired_cert", "client-key-data": "$expired_key"},
+    ),
     Case("ServiceAccount expired", "", {"token": "$expired_account"}),
     Case("ServiceAccount file expired", "", {"tokenFile": "t"}, files={"t": "$expired_account"}),
     Case("oidc expired", "", _oidc(**{"id-token": "$expired_erin"})),
