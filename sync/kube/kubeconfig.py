@@ -15,7 +15,9 @@ selected context.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from pathlib import Path
 from sync.kube.kubeconfig_fields import KubeconfigError, decode_base64, parse, problem
 from translators.object_accessors import Object
 
+#: Bytes of a kubeconfig, or of a file that it names.
+FILE_LIMIT = 16 * 2**20
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
 #: The fields of a user of which at least one is needed with TLS; kubectl would prompt.
@@ -47,8 +51,8 @@ class Sources:
 
     def read(self, path: Path) -> bytes:
         """The content of a file, which is recorded unless it can be read only once, as a pipe.
-        Raises OSError."""
-        content = path.read_bytes()
+        Raises OSError, also for more than `FILE_LIMIT` bytes."""
+        content = _content(path)
         if path.is_file():
             self._digests[path] = _digest(content)
         return content
@@ -57,11 +61,19 @@ class Sources:
         """Whether the content of one of the files differs now, or cannot be read."""
         for path, known in self._digests.items():
             try:
-                if _digest(path.read_bytes()) != known:
+                if _digest(_content(path)) != known:
                     return True
             except OSError:
                 return True
         return False
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(FILE_LIMIT + 1)
+    if len(content) > FILE_LIMIT:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
 
 
 def _digest(content: bytes) -> bytes:

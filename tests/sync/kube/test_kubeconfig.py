@@ -637,6 +637,15 @@ async def test_plugin_with_deeply_nested_output_is_rejected(path: Path) -> None:
     assert "did not write an ExecCredential" in await refused(path, kubeconfig(SERVER, user=user))
 
 
+@pytest.mark.parametrize("name", ["certificate-authority", "tokenFile", "kubeconfig"])
+async def test_endless_file_is_an_error(path: Path, name: str) -> None:
+    cluster = {name: "/dev/zero"} if name == "certificate-authority" else {}
+    user = {name: "/dev/zero"} if name == "tokenFile" else {"token": "t"}
+    ref = KubeconfigRef(write(path, kubeconfig(SERVER, user=user, cluster=cluster)))
+    with pytest.raises(ClientConfigError, match="/dev/zero cannot be read: File too large"):
+        await load(KubeconfigRef(Path("/dev/zero")) if name == "kubeconfig" else ref, side="remote")
+
+
 async def test_plugin_without_an_interactive_mode_runs_with_v1beta1(path: Path) -> None:
     response = credential({"token": "abc"}).replace("k8s.io/v1", "k8s.io/v1beta1")
     version = "client.authentication.k8s.io/v1beta1"

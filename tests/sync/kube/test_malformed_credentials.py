@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import itertools
 import json
 import logging
 import random
@@ -88,6 +89,8 @@ INSERTED = _lines(r"""
 ANSWER_FIELDS = {"token_endpoint", "id_token", "refresh_token"}
 #: Parts of a file's text that are replaced: a value, two kinds of keys, and the example's number.
 VALUE, MERGE, AGAIN, NUMBER = "VALUE4711", "MERGE4711", "AGAIN4711", "NUMBER4711"
+
+_NUMBERS = itertools.count()
 
 #: Content by file name: bytes or a structure.
 Files = dict[str, Any]
@@ -241,15 +244,15 @@ class Judge:
         self.folder, self.examples, self.caplog = folder, examples, caplog
         self.secrets = [CANARY, key.decode().split("\n")[1][:40], _base64(key)[60:100]]
         self.problems: list[str] = []
-        self.accepted = self.checked = 0
+        self.accepted = 0
 
     async def check(self, files: dict[str, bytes], field: str, summary: str) -> None:
         kept = set(self.folder.iterdir())
-        self.checked += 1
+        number = b"%d" % next(_NUMBERS)
         paths = [self.folder / name for name in files]
         for path in paths:
             # The process remembers what replaced a refresh token.
-            path.write_bytes(files[path.name].replace(NUMBER.encode(), b"%d" % self.checked))
+            path.write_bytes(files[path.name].replace(NUMBER.encode(), number))
         original = paths[0].read_bytes()
         self.caplog.clear()
         started = time.monotonic()
