@@ -31,15 +31,15 @@ def _install(file: str) -> None:
             return issubclass(other, _real)
 
     class Stepped(_real, metaclass=_Kind):
-        """`datetime` with the stepped time."""
+        """`datetime` with the stepped time. Packages in C accept no other type than this for it."""
 
         @classmethod
         def now(cls, tz: Any = None) -> Any:
-            return _real.fromtimestamp(_time() + seconds(), tz)
+            return cls.fromtimestamp(_time() + seconds(), tz)
 
         @classmethod
         def utcnow(cls) -> Any:
-            return _real.fromtimestamp(_time() + seconds(), dt.UTC).replace(tzinfo=None)
+            return cls.fromtimestamp(_time() + seconds(), dt.UTC).replace(tzinfo=None)
 
     time.time = lambda: _time() + seconds()
     time.time_ns = lambda: _time_ns() + int(seconds() * 1e9)
