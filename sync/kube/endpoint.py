@@ -18,7 +18,7 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from sync.base.tls_certificate import load_certificate
@@ -35,14 +35,14 @@ class Endpoint:
 
     server: str
     """``http(s)://host:port[/prefix]`` without a trailing slash (`usable_server`)."""
-    authorities: bytes | None = None
+    authorities: bytes | None = field(default=None, repr=False)
     """The CA certificates (PEM) that verify the server; None for those of the system."""
     skips_verification: bool = False
     """Whether any certificate of the server is accepted."""
     tls_server_name: str | None = None
     """The name in the server's certificate if it is not the host."""
-    proxy: str | None = None
-    """The URL of the HTTP proxy (`usable_proxy`)."""
+    proxy: str | None = field(default=None, repr=False)
+    """The URL of the HTTP proxy (`usable_proxy`), which may contain a password."""
 
     @property
     def host(self) -> str:

@@ -19,7 +19,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sync.kube.kubeconfig_fields import KubeconfigError, decode_base64, parse, problem
@@ -90,7 +90,7 @@ class Entry:
 
     at: str
     """Its path in the file."""
-    fields: Object
+    fields: Object = field(repr=False)
     file: Path
 
     def path(self, name: str) -> Path:

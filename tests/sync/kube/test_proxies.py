@@ -10,8 +10,9 @@ from sync.kube.api_errors import ClientConfigError, Unreachable
 from sync.kube.api_resources import SERVICES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
-from sync.kube.endpoint import proxy_of_environment
+from sync.kube.endpoint import Endpoint, proxy_of_environment
 from sync.kube.http_upgrade import open_upgrade
+from sync.kube.kubeconfig import Sources, read_files, select
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -84,6 +85,13 @@ async def test_proxy_of_the_kubeconfig_comes_before_the_environment(
     assert (await load(KubeconfigRef(path), side="home")).endpoint.proxy is None
     monkeypatch.delenv("NO_PROXY")
     assert (await load(KubeconfigRef(path), side="home")).endpoint.proxy == "http://env.test:1"
+
+
+def test_no_password_in_a_repr(tmp_path: Path) -> None:
+    assert "s3cret" not in repr(Endpoint("https://a.test", proxy="http://me:s3cret@p.test"))
+    config = kubeconfig("https://a.test", user={"token": "s3cret"})
+    configs = read_files(Sources(), [write(tmp_path / "c", config)])
+    assert "s3cret" not in repr(select(configs, None))
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:s3cret@s.test:1080", "ftp://s.test", "http://"])
