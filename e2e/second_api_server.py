@@ -13,6 +13,7 @@ import itertools
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from e2e import background_process
@@ -31,6 +32,13 @@ STOP_SECONDS = 10.0
 SERVER_NAME = "kubernetes"
 #: Ports above those of all other programs in a cluster's network namespace.
 _PORTS = itertools.count(26443)
+
+
+def native_control(cluster: Cluster) -> NativeControl:
+    """The control of a native cluster; the test of another one is skipped."""
+    if not isinstance(cluster.control, NativeControl):
+        pytest.skip("a second API server is a process of native clusters")
+    return cluster.control
 
 
 class SecondApiServer:

@@ -18,7 +18,6 @@ import pytest
 
 from e2e.api_server_users import Users, serving
 from e2e.clusters.cluster import Cluster
-from e2e.clusters.native import NativeControl
 from e2e.renewed_credentials import (
     ACCOUNT,
     CREDENTIAL_ID,
@@ -28,6 +27,7 @@ from e2e.renewed_credentials import (
     PluginCertificate,
     PodAccount,
 )
+from e2e.second_api_server import native_control
 from sync.kube import in_cluster
 from sync.kube.api_errors import ApiError
 from sync.kube.api_resources import PODS
@@ -87,8 +87,7 @@ Outcomes = Mapping[type[Credential], Renewals | BaseException]
 def renewals(clusters: dict[str, Cluster], tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """All kinds of credential, renewed at the same time."""
     remote = clusters["remote"]
-    if not isinstance(remote.control, NativeControl):
-        pytest.skip("a second API server is a process of native clusters")
+    native_control(remote)
     namespace = f"renewal-{uuid.uuid4().hex[:6]}"
     try:
         _prepare(remote, namespace)

@@ -17,11 +17,10 @@ import yaml
 from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
-from e2e.clusters.native import NativeControl
 from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import get, get_one, is_ready, wait_for
 from e2e.kubelet_client import endpoint, status_of
-from e2e.second_api_server import SecondApiServer
+from e2e.second_api_server import SecondApiServer, native_control
 from e2e.service_accounts import IN_PLACE
 from e2e.workload_manifests import config_map, pod, secret, shell
 
@@ -157,8 +156,7 @@ def test_bootstrap_token_gets_the_nodes_certificate_without_a_person(
 @pytest.fixture
 def unrestricted(home: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     """Home, through an API server without the NodeRestriction admission plugin."""
-    if not isinstance(home.control, NativeControl):
-        pytest.skip("a second API server is a process of native clusters")
+    native_control(home)
     disable = "--disable-admission-plugins=NodeRestriction"
     enable_none = "--enable-admission-plugins="
     with SecondApiServer(home, tmp_path, disable, enable_none) as server:

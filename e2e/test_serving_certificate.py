@@ -12,11 +12,10 @@ import pytest
 
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
-from e2e.clusters.native import NativeControl
 from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import get, get_one, is_ready, wait_for
 from e2e.kubelet_client import Credentials, endpoint, is_signed_by
-from e2e.second_api_server import SecondApiServer
+from e2e.second_api_server import SecondApiServer, native_control
 from e2e.workload_manifests import pod
 
 requests_one = pytest.mark.join("--serving-certificate", "csr")
@@ -39,9 +38,8 @@ def ca(home: Cluster, tmp_path: Path) -> Path:
 @pytest.fixture
 def verifying(home: Cluster, tmp_path: Path) -> Iterator[Cluster]:
     """Home, through an API server that verifies the kubelet API's certificate."""
-    if not isinstance(home.control, NativeControl):
-        pytest.skip("a second API server is a process of native clusters")
-    flag = f"--kubelet-certificate-authority={home.control.site.pki / 'ca.crt'}"
+    pki = native_control(home).site.pki
+    flag = f"--kubelet-certificate-authority={pki / 'ca.crt'}"
     with SecondApiServer(home, tmp_path, flag) as server:
         yield server.write_kubeconfig()
 
