@@ -59,15 +59,6 @@ def parse(content: bytes) -> Object | None:
     try:
         # kubectl reads the first document.
         document = next(yaml.load_all(content.decode(), Loader), None)
-        if document is None:
-            return None
-        if not isinstance(document, dict):
-            raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
-        config: Object = {
-            name: value
-            for name, check in _TOP.items()
-            if _is_set(value := check(document.get(name), name))
-        }
     except UnicodeDecodeError:
         raise KubeconfigError("it cannot be read: it is not a text file") from None
     except YAML_ERRORS as error:
@@ -75,9 +66,23 @@ def parse(content: bytes) -> Object | None:
         mark = getattr(error, "problem_mark", None)
         where = f": line {mark.line + 1} is not valid YAML" if mark else ""
         raise KubeconfigError(f"it is not a kubeconfig{where}; see `kubectl config view`") from None
+    if document is None:
+        return None
+    config = _checked(document)
     if config.get("apiVersion", "v1") != "v1" or config.get("kind", "Config") != "Config":
         raise KubeconfigError("its apiVersion and kind are not v1 and Config; correct them")
     return config
+
+
+def _checked(document: object) -> Object:
+    wrong = KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
+    if not isinstance(document, dict):
+        raise wrong
+    try:
+        found = {name: check(document.get(name), name) for name, check in _TOP.items()}
+    except ValueError:  # a key is a number of thousands of digits
+        raise wrong from None
+    return {name: value for name, value in found.items() if _is_set(value)}
 
 
 class Loader(yaml.SafeLoader):
