@@ -38,7 +38,9 @@ async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
     """The kubeconfig's host and port where pods can use them, else an endpoint of the Service
     ``kubernetes``. Raises PreflightError where neither exists, and KubeError."""
     endpoint, in_cluster = home.endpoint, home.credentials.in_cluster
-    why = "it is a Service's, which only pods at home reach" if in_cluster else _unusable(endpoint)
+    why = _unusable(endpoint)
+    if in_cluster:
+        why = "it is a Service's, which only pods of the home cluster reach"
     if not why:
         return HomeApiAddress(HostPort(endpoint.host, endpoint.port))
     at = await kubernetes_endpoint(home)

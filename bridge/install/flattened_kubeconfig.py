@@ -84,7 +84,7 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
 
 def _existing(ref: KubeconfigRef) -> list[Path]:
     """The kubeconfig's existing files. Raises ClientConfigError."""
-    if not (existing := [path for path in ref.paths() if path.exists()]):
+    if not (existing := ref.existing()):
         raise _error(ref, "no such file; name another with --kubeconfig")
     return existing
 

@@ -50,7 +50,7 @@ async def resolve_remote_kubeconfig(
     stored = await installation_lookup.read_stored_kubeconfig(home, name_of(node), node, warn=warn)
     if stored is None:
         return None
-    ref = stack.enter_context(in_memory(stored))
+    ref = stack.enter_context(kubeconfig_in_memory(stored))
     return RemoteKubeconfig(ref, f"the Secret {stored.secret} at home")
 
 
@@ -74,7 +74,7 @@ def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:
 
 
 @contextlib.contextmanager
-def in_memory(stored: StoredKubeconfig) -> Iterator[KubeconfigRef]:
+def kubeconfig_in_memory(stored: StoredKubeconfig) -> Iterator[KubeconfigRef]:
     """The kubeconfig and its renewed token, as files in memory until the block ends."""
     with memory_file(stored.content) as path, memory_file(stored.renewed_token) as renewed:
         yield KubeconfigRef(Path(path), renewed_token=Path(renewed))

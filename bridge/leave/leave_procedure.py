@@ -37,7 +37,7 @@ from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.election import leave_lock
 from bridge.install import uninstall
-from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, in_memory
+from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, kubeconfig_in_memory
 from bridge.leave import eviction, home_cleanup, home_inventory, leave_summary, remote_cleanup
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import node_object
@@ -123,7 +123,7 @@ async def _read_remote(
     installation = home_state.installation
     stored = installation.stored if installation is not None else None
     if settings.remote is None and stored is not None:
-        ref = stack.enter_context(in_memory(stored))
+        ref = stack.enter_context(kubeconfig_in_memory(stored))
     else:
         ref = _remote_kubeconfig(settings, home_state.node)
     client = await stack.enter_async_context(connect(ref, side="remote", notify=notify))

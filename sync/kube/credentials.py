@@ -28,7 +28,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 from sync.base import clock
@@ -255,8 +254,7 @@ class KubeconfigCredentials(_ReadCredentials):
     """The credentials of a kubeconfig's context."""
 
     async def _read(self) -> None:
-        present = [path for path in self.ref.paths() if path.exists()]
-        if not present:
+        if not (present := self.ref.existing()):
             option = "--kubeconfig" if self.side == "remote" else "--home-kubeconfig"
             raise self.error(f"no such file; name another with {option}")
         sources = kubeconfig.Sources()
@@ -339,7 +337,7 @@ async def load(ref: KubeconfigRef, *, side: Side) -> Credentials:
     kubectl. Contacts no API server (plugins may). Raises ClientConfigError."""
     is_named = ref.path is not None or ref.context is not None
     kind: type[_ReadCredentials] = KubeconfigCredentials
-    if not is_named and in_cluster.available() and not any(map(Path.exists, ref.paths())):
+    if not is_named and in_cluster.available() and not ref.existing():
         kind = ServiceAccountCredentials
     credentials = kind(ref, side=side)
     await credentials.renew(0)

@@ -38,6 +38,10 @@ class KubeconfigRef:
         """The files of that list, which may not exist."""
         return [Path(file).expanduser() for file in self.files().split(os.pathsep) if file]
 
+    def existing(self) -> list[Path]:
+        """Those of them that exist."""
+        return [path for path in self.paths() if path.exists()]
+
     def renewed_token_files(self) -> list[Path]:
         """The files in which there may be a renewed token."""
         if self.renewed_token is not None:

@@ -260,7 +260,7 @@ class Judge:
         seconds = time.monotonic() - started
         message = str(error or "").replace(str(self.folder), "")
         shown = "".join(traceback.format_exception(error)) + repr(error) + self.caplog.text
-        records = [it for it in self.caplog.records if it.name != "aiohttp.server"]
+        records = [record for record in self.caplog.records if record.name != "aiohttp.server"]
         found = {
             "another error": error is not None and not isinstance(error, ClientConfigError),
             "a header that cannot be sent": not all(
@@ -281,7 +281,9 @@ class Judge:
             path.unlink()
         self.accepted += headers is not None
         self.problems += [
-            f"{it}: {summary}\n{shown[-1500:]}" for it, is_true in found.items() if is_true
+            f"{problem}: {summary}\n{shown[-1500:]}"
+            for problem, is_true in found.items()
+            if is_true
         ]
 
     async def _load(
