@@ -29,7 +29,7 @@ from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json
 from e2e.service_accounts import SHORT_LIVED
 from sync.kube.client import KubeClient
-from sync.kube.credentials import KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.renewed_token import RenewedToken
 
 #: Seconds for which a certificate of the plugin is valid, and an ID token: longer than the time

@@ -38,12 +38,11 @@ from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.status import version_report
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import ReadScope
-from sync.kube import kubeconfig_fields
+from sync.kube import kubeconfig
 from sync.kube.api_errors import ApiError, KubeError
 from sync.kube.api_resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig_fields import KubeconfigError
-from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigError, KubeconfigRef
 from sync.references.reference_keys import REFERENCED_RESOURCES
 from translators.object_accessors import Object, name_of, namespace_of
 from translators.pods.references import Reference, references
@@ -389,7 +388,7 @@ def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
 def _credentials(file: Path) -> Iterable[str]:
     """The secrets of a kubeconfig's users."""
     try:
-        config = kubeconfig_fields.parse(file.read_bytes()) or {}
+        config = kubeconfig.parse(file.read_bytes()) or {}
         users = [entry.get("user", {}) for entry in config.get("users", ())]
     except (OSError, KubeconfigError):
         return []

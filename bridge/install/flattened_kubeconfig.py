@@ -24,9 +24,7 @@ from bridge.install.untrusted_kubeconfig import CLUSTER, USER
 from sync.kube import kubeconfig, renewed_token
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.endpoint import proxy_of_environment
-from sync.kube.kubeconfig import Entry, Sources
-from sync.kube.kubeconfig_fields import KubeconfigError
-from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.kube.kubeconfig import Entry, KubeconfigError, KubeconfigRef, Sources
 from translators.object_accessors import Object
 
 #: Credentials that a pod cannot use, and what they do.

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from sync.kube.nested_transport import Buffer
-from sync.kube.socket_reader import SocketReader
-from sync.kube.sockets import enable_keepalive
+from sync.kube.sockets import SocketReader, enable_keepalive
 
 #: Connections that the kernel queues until they are accepted.
 BACKLOG = 1024

@@ -44,8 +44,7 @@ from typing import Literal, cast
 
 from bridge.net.unsent_budget import UnsentShare
 from sync.kube.nested_transport import Buffer, LayeredTransport, reset_connection
-from sync.kube.socket_reader import SocketReader
-from sync.kube.sockets import PeerState, has_unacknowledged_bytes, peer_state
+from sync.kube.sockets import PeerState, SocketReader, has_unacknowledged_bytes, peer_state
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
 IDLE_TIMEOUT = 4 * 3600.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from sync.base.memory_limit import memory_limit
-from sync.kube.socket_reader import READ_SIZE
+from sync.kube.sockets import READ_SIZE
 
 MIN_WINDOW, MAX_WINDOW = 4 * 1024, READ_SIZE
 #: One in so many bytes of the process's memory is for the unsent bytes of one budget.

@@ -38,7 +38,7 @@ from sync.kube import api_resources
 from sync.kube.api_errors import AlreadyExists, Forbidden, Invalid, KubeError
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.pod_stream import ShellStream, open_shell
+from sync.kube.pod_exec import ShellStream, open_shell
 from translators.object_accessors import Object, is_deleting, is_ready, name_of, uid_of
 from translators.ownership_labels import LABEL_VOLUME_COPY
 from translators.pods.pod_status import is_terminal, phase

@@ -42,8 +42,7 @@ from sync.cache.stub import Stub
 from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
-from sync.kube.client import KubeClient
-from sync.kube.list_pages import ListPages, Page
+from sync.kube.client import KubeClient, ListPages, Page
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from sync.cache.store_writer import StoreWriter
 from sync.kube.api_errors import Gone, MalformedResponse, ResponseTooLarge, from_status
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.http2_connection import Http2Response
+from sync.kube.http2 import Http2Response
 from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn
 from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT
@@ -73,7 +73,7 @@ class BrokenWatchError(MalformedResponse):
 class Watcher:
     """The watches of one informer, one after the other. ``on_alive`` is called when a watch works:
     at its first event, and after `SHORT_WATCH`. With ``shares_connection`` the watch uses a
-    connection together with others (`sync.kube.shared_connections`)."""
+    connection together with others (`sync.kube.http2`)."""
 
     def __init__(
         self,

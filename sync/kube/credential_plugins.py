@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from sync.kube.endpoint import Credential
-from sync.kube.kubeconfig_fields import is_text
+from sync.kube.kubeconfig import is_text
 from translators.object_accessors import Object
 from translators.timestamps import parse_time
 

@@ -43,8 +43,7 @@ from sync.kube import (
 )
 from sync.kube.api_errors import ClientConfigError, Side
 from sync.kube.endpoint import Credential, Endpoint, client_context, usable_proxy, usable_server
-from sync.kube.kubeconfig_fields import KubeconfigError
-from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
+from sync.kube.kubeconfig import KubeconfigError, KubeconfigRef
 from sync.kube.renewed_token import KubeconfigToken, RenewedToken
 
 log = logging.getLogger(__name__)

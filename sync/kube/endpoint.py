@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from sync.base.tls_certificate import load_certificate
-from sync.kube.kubeconfig_fields import KubeconfigError
+from sync.kube.kubeconfig import KubeconfigError
 
 _PROXY_SCHEMES = ("http", "https")
 

@@ -28,8 +28,7 @@ from kubernetes.aio.config.kube_config import KubeConfigLoader
 
 from sync.kube import credential_plugins, kubeconfig, oidc
 from sync.kube.endpoint import Credential, Endpoint, usable_proxy, usable_server
-from sync.kube.kubeconfig import Entry, Selection, Sources
-from sync.kube.kubeconfig_fields import KubeconfigError
+from sync.kube.kubeconfig import Entry, KubeconfigError, Selection, Sources
 from translators.object_accessors import Object
 
 #: The extension of a cluster that exec plugins receive (client-go's tools/clientcmd/api/v1).

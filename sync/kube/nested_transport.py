@@ -95,7 +95,7 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
         return self._lower.get_write_buffer_size()
 
     def set_read_size(self, read_size: Callable[[], int]) -> None:
-        """Sets how many bytes one read of the socket may have (`sync.kube.socket_reader`); without
+        """Sets how many bytes one read of the socket may have (`sync.kube.sockets`); without
         effect where another protocol reads it."""
         if isinstance(self._below, LayeredTransport):
             self._below.set_read_size(read_size)

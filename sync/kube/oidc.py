@@ -29,7 +29,7 @@ import cachetools
 import yaml
 
 from sync.kube import bearer_token
-from sync.kube.kubeconfig_fields import (
+from sync.kube.kubeconfig import (
     YAML_ERRORS,
     Dumper,
     KubeconfigError,

@@ -1,25 +1,27 @@
-"""Runs a command in a container to its end, without stdin and terminal, and collects its output.
-
-The WebSocket subprotocol is `PROTOCOL`, which every supported API server speaks. A command that
-fails is a result (`Output.failure`); a command that cannot run, or whose end is not received,
-raises. If the caller is cancelled, the connection is closed.
+"""Runs commands in containers over a WebSocket of the subprotocol `PROTOCOL`, which every supported
+API server speaks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
 import orjson
 
-from sync.kube.api_errors import Unreachable
+from sync.base.background_task import background_task
+from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 
 #: The first byte of a message is its stream (k8s.io/apimachinery/pkg/util/remotecommand).
 PROTOCOL = "v4.channel.k8s.io"
-_STDOUT, _STDERR, _STATUS = 1, 2, 3
+_STDIN, _STDOUT, _STDERR, _STATUS = 0, 1, 2, 3
 
 
 class OutputLimitExceeded(Exception):
@@ -46,8 +48,11 @@ async def run_command(
     limit: int,
     headers: Mapping[str, str] | None = None,
 ) -> Output:
-    """Runs ``argv`` in the container and returns when the command has ended. Raises
-    OutputLimitExceeded beyond ``limit`` bytes in all, and the errors of `KubeClient.websocket`."""
+    """Runs ``argv`` in the container, without stdin and terminal, and returns when the command has
+    ended. A command that fails is a result (`Output.failure`); one that cannot run, or whose end is
+    not received, raises. Raises OutputLimitExceeded beyond ``limit`` bytes in all, and the errors
+    of `KubeClient.websocket`. If the caller is cancelled, the connection is closed.
+    """
     path = PODS.path(pod, namespace=namespace, subresource="exec")
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query += [("command", argument) for argument in argv]
@@ -75,3 +80,99 @@ def failure_of(raw: bytes | bytearray) -> str:
     if status.get("status") == "Success":
         return ""
     return str(status.get("message") or "the command failed")
+
+
+#: Seconds between two pings: proxies close connections that are idle.
+PING_SECONDS = 20.0
+#: Bytes of standard error in a trailer, and of a trailer at most.
+_STDERR_MAX, _TRAILER_MAX = 2048, 2048 + 128
+
+
+class ScriptFailed(KubeError):
+    """Raised for an exit status other than 0; the message is the end of standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellStream:
+    """A script that runs in a container. Methods raise Unreachable if the connection breaks."""
+
+    _socket: aiohttp.ClientWebSocketResponse[bool]
+    _client: KubeClient
+    _path: str
+    _pod: str
+    _token: bytes
+
+    async def write(self, data: bytes) -> None:
+        """Sends standard input. Returns when the connection's buffer has room."""
+        with self._client.map_read_errors(self._path):
+            await self._socket.send_bytes(bytes([_STDIN]) + data)
+
+    async def output(self) -> AsyncIterator[bytes]:
+        """Standard output, as it arrives. Raises ScriptFailed at its end."""
+        held, reason = b"", "the connection broke before the command ended"
+        with self._client.map_read_errors(self._path):
+            async for message in self._socket:
+                if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+                    continue
+                if message.data[0] == _STATUS:
+                    reason = failure_of(message.data[1:]) or reason
+                if message.data[0] != _STDOUT:
+                    continue
+                held += message.data[1:]
+                if held.endswith(b"\n%s\n" % self._token):
+                    output, trailer, _ = held.rsplit(self._token, 2)
+                    yield output[:-1]
+                    status, *stderr = filter(
+                        None, map(str.strip, trailer.decode(errors="replace").split("\n"))
+                    )
+                    if status != "0":
+                        cause = "; ".join(stderr) or f"exit status {status}"
+                        raise ScriptFailed(cause, side=self._client.side, what=self._pod)
+                    return
+                yield held[:-_TRAILER_MAX]
+                held = held[-_TRAILER_MAX:]
+        raise Unreachable(reason, side=self._client.side, what=self._pod)
+
+
+@asynccontextmanager
+async def open_shell(
+    client: KubeClient, script: str, *, namespace: str, pod: str, container: str
+) -> AsyncIterator[ShellStream]:
+    """Runs ``script`` with `sh` in the container, and streams its input and output.
+
+    The status that an exec reports, and the tail of its output, can be lost: when a command ends, a
+    kubelet may reset the connection before its last messages have arrived. So a shell around the
+    script writes a trailer to standard output, between two lines with a token that no output
+    contains: the exit status and the end of standard error. Then the shell waits until the client
+    closes the connection. Output is complete exactly if the trailer has arrived.
+
+    The input has no end: a script reads a number of bytes that it contains. API servers pass this
+    protocol on unparsed; v5.channel.k8s.io, whose input has an end, is translated. Memory is
+    bounded: a slow reader or a slow script pauses the sender.
+
+    The end of the context closes the connection, which ends a script that still reads or writes.
+    Raises the errors of `KubeClient.websocket`.
+    """
+    token = secrets.token_hex(16)
+    wrapped = f"""(
+{script}
+) 2>/tmp/stderr.$$
+printf '\\n{token} %d\\n' $?
+tail -c {_STDERR_MAX} /tmp/stderr.$$
+printf '\\n{token}\\n'
+cat >/dev/null"""
+    path = PODS.path(pod, namespace=namespace, subresource="exec")
+    query = [("container", container), ("stdin", "true"), ("stdout", "true")]
+    query += [("command", argument) for argument in ("sh", "-c", wrapped)]
+
+    async def ping() -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await asyncio.sleep(PING_SECONDS)
+                await socket.ping()
+
+    async with (
+        client.websocket(path, query=query, protocol=PROTOCOL) as socket,
+        background_task(ping(), name="ping"),
+    ):
+        yield ShellStream(socket, client, path, f"pod {namespace}/{pod}", token.encode())

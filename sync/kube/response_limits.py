@@ -9,7 +9,7 @@
   can become a hundred in memory.
 
 Honest servers stay within these limits: see the constants. A page of a list that exceeds them is
-requested again with fewer objects (`sync.kube.list_pages`).
+requested again with fewer objects (`sync.kube.client`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import orjson
 
 from sync.base.memory_limit import memory_limit
 from sync.kube.api_errors import ResponseTooLarge, Side
-from sync.kube.http2_connection import Http2Response
+from sync.kube.http2 import Http2Response
 
 #: Bytes of a body and of a watch event. etcd stores at most 1.5 MiB of an object
 #: (--max-request-bytes), and JSON escapes make at most six bytes of one (``\u003c``): 9 MiB.

@@ -2,7 +2,7 @@
 
 Streams bypass the request limiter and the fence: they are few and change nothing. After 401 the
 credential is read again and the stream is opened once more. Shared streams
-(`sync.kube.shared_connections`) cost little each.
+(`sync.kube.http2`) cost little each.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from multidict import CIMultiDict
 
 from sync.kube.api_errors import Unauthorized, from_status
 from sync.kube.api_server import code_label
-from sync.kube.http2_connection import Http2Response
+from sync.kube.http2 import Http2Response, SharedConnections
 from sync.kube.request import Query, RequestDefaults
-from sync.kube.shared_connections import SharedConnections
 from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
 
 R = TypeVar("R", bound=aiohttp.ClientResponse | Http2Response)
@@ -80,7 +79,7 @@ class StreamTransport(Transport):
         read_ahead: int = READ_AHEAD,
     ) -> AsyncIterator[aiohttp.ClientResponse | Http2Response]:
         """As `stream`, on a connection that it shares with others if the server speaks HTTP/2.
-        ``read_ahead`` then is that of `sync.kube.http2_connection`."""
+        ``read_ahead`` then is that of `sync.kube.http2`."""
         shared = self._shared
         if shared is None:
             raise RuntimeError("a Transport is used outside of `async with`")

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from sync.kube.nested_transport import Buffer, LayeredTransport
-from sync.kube.socket_reader import READ_SIZE, SocketReader
+from sync.kube.sockets import READ_SIZE, SocketReader
 
 #: Bytes after which OpenSSL's replies are counted.
 _PIECE = 32 * 1024

@@ -1,7 +1,9 @@
 """Sends requests to one API server and maps failures to `sync.kube.api_errors`.
 
 - Concurrency is bounded by `sync.kube.request_limiter`, and by `MAX_CONNECTIONS`; there is no
-  client-side rate limit. Throttled requests are retried (`sync.kube.throttle_retry`).
+  client-side rate limit.
+- A throttled request (429, or 503 with ``Retry-After``) was rejected before the server did
+  anything, so every method is retried, after the time in ``Retry-After`` (`delay`).
 - After 401 the credential is read again, and the request is sent once more.
 - After a failed connection the kubeconfig is read again if its files have changed. If it then names
   another address or CA, the transport first checks that the server belongs to the same cluster.
@@ -22,12 +24,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
 import aiohttp
 import orjson
+import tenacity
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sync.base import clock, tracing
@@ -35,12 +38,11 @@ from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreachable, from_status
 from sync.kube.api_resources import NAMESPACES, Object
 from sync.kube.api_server import JoinedCluster, RequestMetrics, ServerClock, code_label
-from sync.kube.connection_errors import map_connection_errors
 from sync.kube.credentials import Credentials
 from sync.kube.endpoint import Endpoint
-from sync.kube.http2_connection import Http2Response
+from sync.kube.http2 import Http2Response
 from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
-from sync.kube.raw_connection import Dialer
+from sync.kube.raw_connection import Dialer, map_connection_errors
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
 from sync.kube.response_limits import (
@@ -49,7 +51,6 @@ from sync.kube.response_limits import (
     LargeBodyTurn,
     ResponseLimits,
 )
-from sync.kube.throttle_retry import is_throttled, retry_after, retry_throttled
 from translators.object_accessors import uid_of
 
 #: An API server serves 400 reads and 200 writes at once by default (--max-requests-inflight,
@@ -191,7 +192,8 @@ class Transport:
         except Throttled as first:
             if not retry:
                 raise
-            return await retry_throttled(lambda: self._send_authorized(request), first)
+            await asyncio.sleep(delay(first, 1))
+        return await _throttle_retries()(self._send_authorized, request)
 
     async def read(
         self,
@@ -371,3 +373,50 @@ def open_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession
     if session is None:
         raise RuntimeError("a Transport is used outside of `async with`")
     return session
+
+
+# -- throttling ----------------------------------------------------------------------------------
+
+
+#: Attempts in all, the first one included (client-go: 10 retries); then `Throttled` is raised.
+MAX_ATTEMPTS = 10
+#: Bounds of a wait, in seconds.
+MIN_DELAY, MAX_DELAY = 0.5, 30.0
+#: Seconds of a ``Retry-After`` that is passed on to a caller; a number of 400 digits is infinite.
+MAX_RETRY_AFTER = 86_400.0
+
+
+def _throttle_retries() -> tenacity.AsyncRetrying:
+    """Repeats a request after its first attempt, which was throttled. Raises Throttled after
+    `MAX_ATTEMPTS`, and any other exception immediately."""
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(Throttled),
+        wait=_delay_after_retry,
+        stop=tenacity.stop_after_attempt(MAX_ATTEMPTS - 1),
+        sleep=asyncio.sleep,
+        reraise=True,
+    )
+
+
+def _delay_after_retry(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    assert isinstance(error, Throttled)  # noqa: S101  # nothing else is retried
+    return delay(error, state.attempt_number + 1)  # the first attempt was the caller's
+
+
+def delay(error: Throttled, number: int) -> float:
+    """Seconds to wait after attempt ``number``, counted from 1. Without ``Retry-After`` each wait
+    is twice as long as the one before, from one second."""
+    wanted = 0.5 * 2**number if error.retry_after is None else error.retry_after
+    return min(max(wanted, MIN_DELAY), MAX_DELAY)
+
+
+def is_throttled(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether a response with this status code asks to retry later."""
+    return status == 429 or (status == 503 and "Retry-After" in headers)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds in ``Retry-After``, a day at most; None without the header, and for a date."""
+    value = headers.get("Retry-After", "")
+    return min(float(value), MAX_RETRY_AFTER) if value.isdecimal() else None

@@ -8,7 +8,7 @@
   kept without its content (`sync.references.content_digest`); nor is content kept that is no longer
   needed (`drop_content`). `whole` requests it again.
 - Pods that refer to the same object share one watch; the watches share connections
-  (`sync.kube.shared_connections`). An idle watch costs no requests.
+  (`sync.kube.http2`). An idle watch costs no requests.
 - The watches run while `run` does, so that a standby replica has none.
 - `get` returns the last known state, which may be stale while a watch fails. `require` raises
   unless the objects are known and are being watched.

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
-from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.credentials import load
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Pair

@@ -6,8 +6,9 @@ import ssl
 from pathlib import Path
 
 from sync.kube.api_errors import Side
-from sync.kube.credentials import Credentials, KubeconfigRef
+from sync.kube.credentials import Credentials
 from sync.kube.endpoint import Credential, Endpoint
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi.server import FakeApi
 
 

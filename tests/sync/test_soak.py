@@ -17,7 +17,7 @@ from e2e.audit.findings import Finding
 from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
 from e2e.audit.unmanaged_changes import check_unmanaged, snapshot
-from sync.kube import throttle_retry
+from sync.kube import transport
 from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects
 from tests.fakeapi import FakeApi, Fault
@@ -247,8 +247,8 @@ def _is_ours(pod: Object) -> bool:
 async def test_clusters_agree_after_a_random_load(
     harness: EngineHarness, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle_retry, "MIN_DELAY", 0.01)
-    monkeypatch.setattr(throttle_retry, "MAX_DELAY", 0.01)
+    monkeypatch.setattr(transport, "MIN_DELAY", 0.01)
+    monkeypatch.setattr(transport, "MAX_DELAY", 0.01)
     mix = Mix(harness, seed)
     await mix.begin()
     await mix.run()

@@ -19,7 +19,8 @@ from bridge.clusters.token_renewal import TokenRenewal, keep_renewed_token
 from sync.kube import api_server, renewed_token
 from sync.kube.api_resources import SECRETS
 from sync.kube.client import KubeClient
-from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.credentials import load
+from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest

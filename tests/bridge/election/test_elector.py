@@ -26,9 +26,8 @@ from bridge.election.remote_reachability import RemoteReachability
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.api_server import RequestMetrics
-from sync.kube.client import KubeClient
+from sync.kube.client import KubeClient, Page
 from sync.kube.leader_write_fence import Fence
-from sync.kube.list_pages import Page
 from sync.kube.response_limits import ResponseLimits
 from tests.fakeapi.patching import merge
 from tests.virtual_time_loop import VirtualLoop, run_virtual

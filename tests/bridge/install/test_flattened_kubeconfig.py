@@ -15,7 +15,7 @@ import yaml
 from bridge.install import flattened_kubeconfig
 from sync.kube import renewed_token
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.bridge.install.kubeconfigs import AWS, CANARY, SERVER, config, write
 

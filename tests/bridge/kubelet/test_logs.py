@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from sync.kube.socket_reader import READ_SIZE
+from sync.kube.sockets import READ_SIZE
 from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import UpgradeRequest, respond, wait_until
 

@@ -18,7 +18,7 @@ from bridge.volumes import copy_pod
 from bridge.volumes.copy_pod import MARKER
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import EVENTS, PODS
-from sync.kube.pod_stream import ScriptFailed
+from sync.kube.pod_exec import ScriptFailed
 from tests.bridge.volumes.volume_world import NODE, SOURCE, TARGET, VolumeWorld
 from tests.fakeapi import Fault
 from translators.ownership_labels import LABEL_VOLUME_COPY

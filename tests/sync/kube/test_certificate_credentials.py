@@ -15,7 +15,8 @@ from sync.kube import credentials as access_module
 from sync.kube.api_errors import ClientConfigError, KubeError
 from sync.kube.api_resources import NAMESPACES, SERVICES, Object
 from sync.kube.client import KubeClient
-from sync.kube.credentials import CertificateCredentials, KubeconfigRef, load
+from sync.kube.credentials import CertificateCredentials, load
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Pair

@@ -9,27 +9,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sync.kube import api_errors, throttle_retry
+from sync.base import clock
+from sync.kube import api_errors
 from sync.kube import credentials as access_module
 from sync.kube.api_resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.credentials import KubeconfigRef, load
-from sync.kube.throttle_retry import MAX_ATTEMPTS
+from sync.kube.credentials import load
+from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.transport import MAX_ATTEMPTS
 from tests.fakeapi import FakeApi, Fault, credentials_for
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
-
-
-@pytest.fixture
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that retries would have slept; they do not."""
-    seconds: list[float] = []
-
-    async def note(wait: float) -> None:
-        seconds.append(wait)
-
-    monkeypatch.setattr(throttle_retry, "sleep", note)
-    return seconds
 
 
 async def test_objects_are_returned_as_stored(api: FakeApi, client: KubeClient) -> None:
@@ -318,41 +308,40 @@ async def test_many_401_at_once_read_the_credential_once(
     ],
 )
 async def test_throttled_request_honors_retry_after(
-    api: FakeApi, client: KubeClient, slept: list[float], fault: Fault, expected: float
+    api: FakeApi, client: KubeClient, fault: Fault, expected: float
 ) -> None:
     api.fail(dataclasses.replace(fault))
+    started = clock.now()
     await client.list(NODES)
-    assert slept == [expected]
+    assert clock.now() - started == pytest.approx(expected)
 
 
-async def test_throttled_is_raised_after_the_last_attempt(
-    api: FakeApi, client: KubeClient, slept: list[float]
-) -> None:
+async def test_throttled_is_raised_after_the_last_attempt(api: FakeApi, client: KubeClient) -> None:
     api.fail(Fault(code=429, retry_after=1, times=None))
+    started = clock.now()
     with pytest.raises(api_errors.Throttled) as caught:
         await client.list(NODES)
     assert caught.value.retry_after == 1.0
-    assert len(slept) == MAX_ATTEMPTS - 1
+    assert clock.now() - started == pytest.approx(MAX_ATTEMPTS - 1)
+    assert len(api.log) == MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize("code", [500, 502, 503, 504])
-async def test_server_errors_are_not_retried(
-    api: FakeApi, client: KubeClient, slept: list[float], code: int
-) -> None:
+async def test_server_errors_are_not_retried(api: FakeApi, client: KubeClient, code: int) -> None:
     api.fail(Fault(code=code))
     with pytest.raises(api_errors.ServerError) as caught:
         await client.list(NODES)
     assert caught.value.code == code
     assert len(api.log) == 1
-    assert not slept
 
 
 async def test_retry_after_with_a_date_uses_the_default_wait(
-    api: FakeApi, client: KubeClient, slept: list[float]
+    api: FakeApi, client: KubeClient
 ) -> None:
     api.fail(Fault(code=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT"))
+    started = clock.now()
     await client.list(NODES)
-    assert len(slept) == 1
+    assert clock.now() - started == pytest.approx(1.0)
 
 
 async def test_cancellation_while_a_client_closes_leaves_no_session_open(

@@ -8,8 +8,8 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from sync.kube import http2_connection
-from sync.kube.http2_connection import Http2Connection
+from sync.kube import http2
+from sync.kube.http2 import Http2Connection
 from tests.sync.kube.test_response_limits import MIB, memory_below
 
 _HEADERS = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/")]
@@ -72,7 +72,7 @@ class Pair:
 async def test_pings_without_reading_the_replies_end_the_connection(
     at_once: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http2_connection, "UNSENT_LIMIT", 2**14)
+    monkeypatch.setattr(http2, "UNSENT_LIMIT", 2**14)
     pair = Pair()
     with memory_below(8 * MIB):
         for _ in range(30):

@@ -13,8 +13,9 @@ from sync.kube import credentials as access_module
 from sync.kube.api_errors import ApiError, KubeError
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Credentials, KubeconfigRef, load
+from sync.kube.credentials import Credentials, load
 from sync.kube.http_upgrade import open_upgrade
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map

@@ -11,7 +11,8 @@ from sync.kube import in_cluster
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.credentials import load
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.credentials import Credentials, KubeconfigRef, load
+from sync.kube.credentials import Credentials, load
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 

@@ -11,7 +11,8 @@ import pytest
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.kube_config import KubeConfigLoader
 
-from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.credentials import load
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import kubeconfig, write
 

@@ -19,7 +19,8 @@ from aiohttp import web
 from sync.kube import credentials as access_module
 from sync.kube import oidc
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.credentials import Credentials, KubeconfigRef, load
+from sync.kube.credentials import Credentials, load
+from sync.kube.kubeconfig import KubeconfigRef
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
 SERVER = "https://127.0.0.1:6443"

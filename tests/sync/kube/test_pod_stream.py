@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import WSMsgType, web
 
-from sync.kube import pod_stream
+from sync.kube import pod_exec
 from sync.kube.api_errors import Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.pod_exec import PROTOCOL
-from sync.kube.pod_stream import ScriptFailed, ShellStream, open_shell
+from sync.kube.pod_exec import PROTOCOL, ScriptFailed, ShellStream, open_shell
 from tests.fakeapi.credentials import StaticCredentials
 
 Play = Callable[[web.WebSocketResponse, str], Awaitable[None]]
@@ -197,5 +196,5 @@ async def test_idle_connection_is_pinged() -> None:
             await socket.pong(message.data)
 
     async with shell(play):
-        await asyncio.sleep(4.5 * pod_stream.PING_SECONDS)
+        await asyncio.sleep(4.5 * pod_exec.PING_SECONDS)
     assert pings == 4

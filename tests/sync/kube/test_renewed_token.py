@@ -10,8 +10,8 @@ import pytest
 
 from sync.kube import credentials, renewed_token
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Credentials, KubeconfigRef, load
-from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
+from sync.kube.credentials import Credentials, load
+from sync.kube.kubeconfig import RENEWED_TOKEN_FILE, KubeconfigRef
 from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.fakeapi import FakeApi
 from tests.fakeapi.account_tokens import account_token

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from sync.kube import http_upgrade, list_pages, response_limits, transport
+from sync.kube import http_upgrade, response_limits, transport
 from sync.kube.api_errors import ApiError, MalformedResponse, ResponseTooLarge, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS, NODES
 from sync.kube.client import KubeClient
@@ -242,7 +242,7 @@ async def test_continue_tokens_that_do_not_end_are_an_error(
 async def test_endless_pages_are_an_error(
     api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_pages, "MAX_PAGES", 20)
+    monkeypatch.setattr("sync.kube.client.MAX_PAGES", 20)
     serve_pages(api, (f"t{n}" for n in range(10**6)))
     with pytest.raises(MalformedResponse, match="more than 20 pages"):
         await client.list(CONFIG_MAPS)

@@ -16,8 +16,9 @@ from sync.kube import api_errors, response_streams, transport
 from sync.kube import credentials as access_module
 from sync.kube.api_resources import CONFIG_MAPS, NODES
 from sync.kube.client import KubeClient
-from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.credentials import load
 from sync.kube.endpoint import Endpoint
+from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.leader_write_fence import Fence, clock
 from tests.conftest import ClientFor
 from tests.fakeapi import Authority, FakeApi, Fault

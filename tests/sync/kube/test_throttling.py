@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sync.kube.api_errors import Throttled
-from sync.kube.throttle_retry import delay, is_throttled, retry_after
+from sync.kube.transport import delay, is_throttled, retry_after
 
 
 def throttled(seconds: float | None) -> Throttled:
