@@ -28,9 +28,9 @@ from e2e.clusters.certificates import Pair
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json
 from e2e.service_accounts import SHORT_LIVED
+from sync.kube.bearer_token import RenewedToken
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.kube.renewed_token import RenewedToken
 
 #: Seconds for which a certificate of the plugin is valid, and an ID token: longer than the time
 #: between two reads of a rejected credential (`sync.kube.credentials.RENEW_INTERVAL`).

@@ -39,8 +39,8 @@ from bridge.relay.relay_counters import RelayMetrics
 from sync.base.background_task import background_task
 from sync.base.safe_callbacks import expire_now
 from sync.kube import in_cluster
+from sync.kube.bearer_token import RenewedToken
 from sync.kube.client import KubeClient
-from sync.kube.renewed_token import RenewedToken
 from sync.runtime.log_fields import NODE
 
 

@@ -26,14 +26,13 @@ from bridge.clusters.connection import Notify
 from bridge.rbac import permissions
 from sync.base.background_task import background_task
 from sync.base.exception_summary import log_defects
-from sync.kube import bearer_token, renewed_token
+from sync.kube import bearer_token
 from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.api_resources import SECRETS, SERVICE_ACCOUNTS
-from sync.kube.bearer_token import AccountToken
+from sync.kube.bearer_token import AccountToken, RenewedToken
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials
 from sync.kube.kubeconfig import RENEWED_TOKEN_FILE
-from sync.kube.renewed_token import RenewedToken
 from translators.object_accessors import Object
 from translators.timestamps import format_time, parse_time
 
@@ -155,7 +154,7 @@ class TokenRenewal:
 
     async def _request(self, token: AccountToken) -> RenewedToken:
         """The next token. Raises KubeError."""
-        origin = renewed_token.origin_of(self._remote.credentials.kubeconfig_token.own)
+        origin = bearer_token.origin_of(self._remote.credentials.kubeconfig_token.own)
         spec: Object = {
             "expirationSeconds": round(max(token.lifetime, MIN_LIFETIME).total_seconds()),
             "audiences": list(token.audiences),
@@ -213,4 +212,4 @@ async def keep_renewed_token(
             namespace, name = secret
             await home.patch(SECRETS, name, {"data": data}, namespace=namespace, decode=False)
             return
-    renewed_token.keep(renewed)
+    bearer_token.keep(renewed)

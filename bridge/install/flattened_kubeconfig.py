@@ -21,7 +21,7 @@ import yaml
 
 from bridge.clusters.home_api_address import is_loopback
 from bridge.install.untrusted_kubeconfig import CLUSTER, USER
-from sync.kube import kubeconfig, renewed_token
+from sync.kube import bearer_token, kubeconfig
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.endpoint import proxy_of_environment
 from sync.kube.kubeconfig import Entry, KubeconfigError, KubeconfigRef, Sources
@@ -118,8 +118,8 @@ def _check_usable_in_pod(ref: KubeconfigRef, cluster: Object, user: Object) -> I
 
 def _renewed(token: str, ref: KubeconfigRef) -> str:
     """The token, or the one that a bridge on this machine has renewed it to."""
-    kept = renewed_token.find(token, ref.renewed_token_files())
-    renewed = renewed_token.latest(token, kept)
+    kept = bearer_token.find(token, ref.renewed_token_files())
+    renewed = bearer_token.latest(token, kept)
     return renewed.token if renewed is not None else token
 
 

@@ -50,7 +50,7 @@ class StoredKubeconfig:
     """``namespace/name`` of the Secret."""
     content: bytes = field(repr=False)
     renewed_token: bytes = field(repr=False, default=b"")
-    """What `sync.kube.renewed_token` reads beside the kubeconfig; b"" if there is none."""
+    """What `sync.kube.bearer_token` reads beside the kubeconfig; b"" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def _deployment(installation: Installation, kubeconfig: str) -> Object:
 
 
 def _kubeconfig_volume(installation: Installation) -> Object:
-    """The kubeconfig, and beside it the renewed token, where `sync.kube.renewed_token` reads it."""
+    """The kubeconfig, and beside it the renewed token, where `sync.kube.bearer_token` reads it."""
     token = {
         "name": installation.state_secret[1],
         "items": [{"key": RENEWED_TOKEN_FILE, "path": RENEWED_TOKEN_FILE}],

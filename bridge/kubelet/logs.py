@@ -22,7 +22,7 @@ from bridge.kubelet.routing import RoutedRequest
 from bridge.kubelet.stream_audit import audit_headers
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import PODS
-from sync.kube.nested_transport import reset_connection
+from sync.kube.layered_transport import reset_connection
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from bridge.node import namespace_ownership_lease
 from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.relay.forward import relay_cidr_route
 from sync.base.resource_version import version_of
-from sync.kube import renewed_token
+from sync.kube import bearer_token
 from sync.kube.api_errors import Conflict, Forbidden, NotFound
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -160,7 +160,7 @@ def forget_renewed_token(state: HomeState, remote_state: RemoteState, *, notify:
     if not token or state.sibling_nodes is None or state.sibling_nodes:
         return
     try:
-        renewed_token.forget(token)
+        bearer_token.forget(token)
     except OSError as error:
         notify(Caveat(f"here: the renewed token of the remote stays: {error.strerror}"))
 

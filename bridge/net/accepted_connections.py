@@ -29,7 +29,7 @@ from typing import cast
 
 from aiohttp import web
 
-from sync.kube.tls_over_transport import TlsLayer
+from sync.kube.layered_transport import TlsLayer
 
 #: A request head of a caller without a certificate has 32 KiB (`bridge.net.http_server.MAX_HEAD`).
 #: An API server keeps up to 25 idle connections to a node (k8s.io/client-go/transport/cache.go).

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
-from sync.kube.nested_transport import Buffer
+from sync.kube.layered_transport import Buffer
 from sync.kube.sockets import SocketReader, enable_keepalive
 
 #: Connections that the kernel queues until they are accepted.

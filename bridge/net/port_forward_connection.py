@@ -36,7 +36,7 @@ from bridge.net.portions import UNSENT_LIMIT, Portions
 from sync.kube.api_errors import KubeError, Unreachable, from_status
 from sync.kube.api_resources import PODS
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
-from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.layered_transport import Buffer, LayeredTransport
 from sync.kube.transport import Transport
 from translators.relay.forward_plan import Backend
 

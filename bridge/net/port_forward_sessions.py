@@ -28,7 +28,7 @@ from bridge.net.spdy_session import SpdySession
 from sync.kube.api_errors import Unreachable
 from sync.kube.api_resources import PODS
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
-from sync.kube.nested_transport import LayeredTransport
+from sync.kube.layered_transport import LayeredTransport
 from sync.kube.transport import Transport
 from translators.relay.forward_plan import Backend
 

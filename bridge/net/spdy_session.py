@@ -41,7 +41,7 @@ from bridge.net.spdy_frames import (
     HeaderEncoder,
     ProtocolError,
 )
-from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.layered_transport import Buffer, LayeredTransport
 from sync.kube.sockets import PeerState, peer_state
 
 #: Bytes in one data frame: what tunnels read at a time.

@@ -5,10 +5,10 @@ attach and port-forward of the kubelet API):
 
 - FIN, or what the connection's protocol has for it, is sent to one end only after the other has
   sent its own (`asyncio.Protocol.eof_received`), and after the last byte before it.
-- Every other end is a reset (`sync.kube.nested_transport.reset_connection`): the other end was lost
-  (`connection_lost` without EOF before, or with an error after it; a peer that acknowledges nothing
-  any more), a timeout, `Tunnel.close` and `Tunnel.abort`, and an end that does not take its last
-  bytes within `CLOSE_GRACE`. So no reader takes a part for the whole.
+- Every other end is a reset (`sync.kube.layered_transport.reset_connection`): the other end was
+  lost (`connection_lost` without EOF before, or with an error after it; a peer that acknowledges
+  nothing any more), a timeout, `Tunnel.close` and `Tunnel.abort`, and an end that does not take its
+  last bytes within `CLOSE_GRACE`. So no reader takes a part for the whole.
 - Except by `Tunnel.abort`, the reset follows the bytes received before, once the peer has
   acknowledged them, or after `CLOSE_GRACE`.
 
@@ -43,7 +43,7 @@ from collections.abc import Callable
 from typing import Literal, cast
 
 from bridge.net.unsent_budget import UnsentShare
-from sync.kube.nested_transport import Buffer, LayeredTransport, reset_connection
+from sync.kube.layered_transport import Buffer, LayeredTransport, reset_connection
 from sync.kube.sockets import PeerState, SocketReader, has_unacknowledged_bytes, peer_state
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.

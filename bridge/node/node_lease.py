@@ -25,7 +25,7 @@ from sync.kube.api_errors import (
 )
 from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
-from sync.kube.request import JSON, MERGE_PATCH
+from sync.kube.transport import JSON, MERGE_PATCH
 from translators.object_accessors import Object, metadata, uid_of
 from translators.timestamps import format_micro_time
 

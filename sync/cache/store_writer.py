@@ -254,7 +254,3 @@ class StoreWriter:
             exception_summary.traced_summary(error),
             extra=name_fields(kind, key.name, namespace=key.namespace, cluster=side),
         )
-
-
-def _json_size(obj: Object) -> int:
-    return len(orjson.dumps(obj, default=list))

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from sync.kube.api_errors import Conflict, MalformedResponse, NotFound, ResponseTooLarge
 from sync.kube.api_resources import Object, Resource
-from sync.kube.request import JSON, MERGE_PATCH
 from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
+from sync.kube.transport import JSON, MERGE_PATCH
 from translators.object_accessors import is_deleting, text_or_empty
 from translators.remote_shapes import wrong_part
 

@@ -12,7 +12,7 @@ others.
 - `Credentials.recheck_files` reads everything again after a failed connection if the files have
   changed. The context of the first read stays.
 - `Credentials.use_renewed_token` replaces an expiring token of the kubeconfig. Later reads find it
-  again (`sync.kube.renewed_token`), until the kubeconfig contains another token.
+  again (`sync.kube.bearer_token`), until the kubeconfig contains another token.
 
 A read that fails changes nothing. Failures raise `ClientConfigError` with one sentence that names
 the file and a remedy. Neither errors nor reprs contain credentials.
@@ -39,12 +39,11 @@ from sync.kube import (
     kubeconfig,
     kubeconfig_loader,
     oidc,
-    renewed_token,
 )
 from sync.kube.api_errors import ClientConfigError, Side
+from sync.kube.bearer_token import KubeconfigToken, RenewedToken
 from sync.kube.endpoint import Credential, Endpoint, client_context, usable_proxy, usable_server
 from sync.kube.kubeconfig import KubeconfigError, KubeconfigRef
-from sync.kube.renewed_token import KubeconfigToken, RenewedToken
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class Credentials:
     def use_renewed_token(self, renewed: RenewedToken) -> None:
         """Sends this token from now on, unless the kubeconfig contains another one than that from
         which it descends."""
-        if renewed.origin != renewed_token.origin_of(self.kubeconfig_token.own):
+        if renewed.origin != bearer_token.origin_of(self.kubeconfig_token.own):
             return
         self.kubeconfig_token.use(self.kubeconfig_token.own, renewed)
         self.credential = _with_token(self.credential, renewed.token)

@@ -36,7 +36,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from sync.base import clock
-from sync.kube.raw_connection import CONNECT_TIMEOUT, Dialer
+from sync.kube.connections import CONNECT_TIMEOUT, Dialer
 
 #: Streams of one connection, at most: what Go's HTTP/2 client assumes of a server that states no
 #: limit, and the limit of API servers (--http2-max-streams-per-connection in k8s.io/apiserver). The

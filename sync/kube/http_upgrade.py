@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from sync.kube import http1
 from sync.kube.api_errors import Unreachable
-from sync.kube.raw_connection import CONNECT_TIMEOUT, USER_AGENT, Connection, Responses
+from sync.kube.connections import CONNECT_TIMEOUT, USER_AGENT, Connection, Responses
 from sync.kube.transport import REQUEST_TIMEOUT, Transport
 
 

@@ -33,7 +33,7 @@ import yaml
 
 from translators.object_accessors import Object
 
-#: The name of the file with a renewed token (`sync.kube.renewed_token`) beside a kubeconfig, and of
+#: The name of the file with a renewed token (`sync.kube.bearer_token`) beside a kubeconfig, and of
 #: the key in an installation's state Secret.
 RENEWED_TOKEN_FILE = "renewed-token"  # noqa: S105
 

@@ -18,8 +18,7 @@ from multidict import CIMultiDict
 from sync.kube.api_errors import Unauthorized, from_status
 from sync.kube.api_server import code_label
 from sync.kube.http2 import Http2Response, SharedConnections
-from sync.kube.request import Query, RequestDefaults
-from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
+from sync.kube.transport import REQUEST_TIMEOUT, Query, RequestDefaults, Transport, open_session
 
 R = TypeVar("R", bound=aiohttp.ClientResponse | Http2Response)
 

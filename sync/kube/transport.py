@@ -26,24 +26,26 @@ import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import aiohttp
 import orjson
 import tenacity
 from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict
+from yarl import URL
 
 from sync.base import clock, tracing
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreachable, from_status
 from sync.kube.api_resources import NAMESPACES, Object
 from sync.kube.api_server import JoinedCluster, RequestMetrics, ServerClock, code_label
+from sync.kube.connections import Dialer, map_connection_errors, new_session
 from sync.kube.credentials import Credentials
 from sync.kube.endpoint import Endpoint
 from sync.kube.http2 import Http2Response
 from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
-from sync.kube.raw_connection import Dialer, map_connection_errors
-from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
 from sync.kube.response_limits import (
     BODY_LIMIT,
@@ -52,6 +54,79 @@ from sync.kube.response_limits import (
     ResponseLimits,
 )
 from translators.object_accessors import uid_of
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+Query = Mapping[str, str] | list[tuple[str, str]]
+
+
+@dataclass(slots=True, repr=False)
+class ApiRequest:
+    """One request, which may be sent more than once. It has no repr: the body can be a Secret."""
+
+    method: str
+    path: str
+    query: Query | None
+    subject: str
+    """Text for errors beside the path, such as the name of the object to create."""
+    data: bytes | None
+    content_type: str
+    """The Content-Type of the body; "" without a body."""
+    accept: str
+    seconds: float
+    """The timeout of one attempt."""
+    times_server: bool = True
+    """Whether the response time is the API server's own, so that the limiter learns from it."""
+    limit: int = BODY_LIMIT
+    """Bytes of the response, at most."""
+    turn: LargeBodyTurn | None = None
+    """Held from the time when the response becomes large; None: until it is read."""
+
+    @property
+    def what(self) -> str:
+        """The request as errors name it: ``POST /api/v1/namespaces web``."""
+        line = f"{self.method} {self.path}"
+        return f"{line} {self.subject}" if self.subject else line
+
+
+class RequestDefaults:
+    """URL prefix, headers and options of all requests with one generation of the credentials."""
+
+    __slots__ = ("_headers", "_options", "_prefix", "_server", "_tls", "generation")
+
+    def __init__(self, credentials: Credentials, user_agent: str) -> None:
+        self.generation = credentials.generation
+        self._headers = [*credentials.credential.headers(), ("User-Agent", user_agent)]
+        self._tls = credentials.tls
+        self._server = URL(credentials.endpoint.server, encoded=True)
+        self._prefix = self._server.raw_path.rstrip("/")
+        self._options: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def url(self, path: str, query: Query | None) -> URL:
+        """The URL of a path that is already quoted, as `Resource.path` returns it."""
+        url = self._server.with_path(self._prefix + path, encoded=True)
+        return url.with_query(query) if query else url
+
+    def options(self, accept: str = JSON, content_type: str = "") -> dict[str, Any]:
+        """Keyword arguments for aiohttp, shared by requests: callers must not change them."""
+        key = accept, content_type
+        options = self._options.get(key)
+        if options is None:
+            options = self._options[key] = self._build_options(accept, content_type)
+        return options
+
+    def _build_options(self, accept: str, content_type: str) -> dict[str, Any]:
+        headers = CIMultiDict([*self._headers, ("Accept", accept)])
+        # The only encoding that API servers support.
+        headers["Accept-Encoding"] = "gzip"
+        if content_type:
+            headers["Content-Type"] = content_type
+        # No API server redirects; a login page does, and would turn a POST into a GET.
+        options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
+        if self._tls is not None:
+            options["ssl"] = self._tls  # a connection belongs to one context
+        return options
+
 
 #: An API server serves 400 reads and 200 writes at once by default (--max-requests-inflight,
 #: --max-mutating-requests-inflight); this fair share of them saturates its CPUs.

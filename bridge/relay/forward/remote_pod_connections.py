@@ -38,7 +38,7 @@ from bridge.relay.relay_counters import RelayMetrics
 from sync.base import exception_summary
 from sync.cache.store import Key
 from sync.kube.api_errors import KubeError
-from sync.kube.nested_transport import LayeredTransport, reset_connection
+from sync.kube.layered_transport import LayeredTransport, reset_connection
 from sync.kube.transport import Transport
 from sync.relay.forward_controller import OnLimited
 from sync.runtime.log_fields import name_fields

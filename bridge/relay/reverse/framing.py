@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from bridge.net.portions import Portions
-from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.layered_transport import Buffer, LayeredTransport
 
 #: The most bytes in one frame.
 _MAX_FRAME = 256 * 1024

@@ -37,7 +37,7 @@ from bridge.net.unsent_budget import UnsentBudget
 from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.agent_datagrams import AgentDatagrams
 from bridge.relay.reverse.framing import FramedTransport
-from sync.kube.nested_transport import reset_connection
+from sync.kube.layered_transport import reset_connection
 from translators.relay.agent_pod import CONTROL_PORT
 
 log = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from aiohttp import web
 from bridge.base.progress_lines import Caveat
 from bridge.clusters import token_renewal
 from bridge.clusters.token_renewal import TokenRenewal, keep_renewed_token
-from sync.kube import api_server, renewed_token
+from sync.kube import api_server, bearer_token
 from sync.kube.api_resources import SECRETS
+from sync.kube.bearer_token import RenewedToken, origin_of
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest
 from tests.fakeapi.account_tokens import NAME, NAMESPACE, account_token
@@ -258,7 +258,7 @@ async def test_installed_bridge_keeps_the_token_in_its_state_secret(
     data = home_api.get(SECRETS, "bridge-state-far", "ns")["data"]
     assert data["client.pem"] == "eA=="
     assert base64.b64decode(data["renewed-token"]) == RENEWED.encode()
-    assert list(renewed_token.find("own", [])) == []
+    assert list(bearer_token.find("own", [])) == []
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
@@ -268,5 +268,5 @@ async def test_otherwise_the_token_is_kept_in_the_state_directory(
     home_api.api.authorize = lambda _: False
     home = await client_for(home_api, "home")
     await keep_renewed_token(RENEWED, home, ("ns", "a") if is_installed else None)
-    assert list(renewed_token.find("own", [])) == [RENEWED]
+    assert list(bearer_token.find("own", [])) == [RENEWED]
     assert not [entry for entry in home_api.log if entry.method == "PATCH"]

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from bridge.install import flattened_kubeconfig
-from sync.kube import renewed_token
+from sync.kube import bearer_token
 from sync.kube.api_errors import ClientConfigError
+from sync.kube.bearer_token import RenewedToken, origin_of
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.bridge.install.kubeconfigs import AWS, CANARY, SERVER, config, write
 
 #: A user whose key is missing.
@@ -111,7 +111,7 @@ def test_token_that_a_bridge_on_this_machine_renewed_is_the_one_installed(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(path.parent / "state"))
     now = datetime.now(UTC)
-    renewed_token.keep(RenewedToken(origin_of("own"), "next", now, now + timedelta(hours=1)))
+    bearer_token.keep(RenewedToken(origin_of("own"), "next", now, now + timedelta(hours=1)))
     user = {"token": "own"}
     assert read(path, config(user=user))["users"][0]["user"] == {"token": "next"}
 

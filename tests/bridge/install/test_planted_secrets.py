@@ -26,7 +26,7 @@ from bridge.node import node_object
 from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
 from sync.kube.api_resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object
-from sync.kube.renewed_token import RenewedToken, origin_of
+from sync.kube.bearer_token import RenewedToken, origin_of
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, plugin

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.net import splice
 from sync.kube import sockets
-from sync.kube.tls_over_transport import TlsLayer
+from sync.kube.layered_transport import TlsLayer
 from tests.bridge.kubelet.conftest import KubeletHarness, running_server
 from tests.bridge.kubelet.fake_api_servers import (
     EXEC,

@@ -25,7 +25,7 @@ from bridge.node.namespace_ownership_lease import NamespaceRecord
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import rtnetlink
 from bridge.relay.forward.rtnetlink import Route
-from sync.kube import renewed_token
+from sync.kube import bearer_token
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
@@ -833,9 +833,9 @@ async def test_renewed_token_is_deleted_unless_another_node_may_use_it(
     world = World(tls_two)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     now = datetime.now(UTC)
-    origin = renewed_token.origin_of(CANARY)
-    token = renewed_token.RenewedToken(origin, "other", now, now + timedelta(hours=1))
-    kept = renewed_token.keep(token)
+    origin = bearer_token.origin_of(CANARY)
+    token = bearer_token.RenewedToken(origin, "other", now, now + timedelta(hours=1))
+    kept = bearer_token.keep(token)
     if shared:
         sibling = node("sibling")
         labels = {node_object.LABEL_REMOTE: home_id_from_uid(_cluster(world.two.remote))}

@@ -16,7 +16,7 @@ from bridge.net.portions import PORTION
 from bridge.net.spdy_session import ForwardedStream
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
-from sync.kube.nested_transport import LayeredTransport
+from sync.kube.layered_transport import LayeredTransport
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import AnyForward, Pod, serve_pods

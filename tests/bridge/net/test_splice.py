@@ -14,7 +14,7 @@ import pytest
 from bridge.net import splice
 from bridge.net.splice import CLOSE_GRACE, HALF_OPEN_TIMEOUT, IDLE_TIMEOUT, Tunnel, TunnelEnd
 from bridge.net.unsent_budget import MIN_WINDOW, UnsentBudget, UnsentShare
-from sync.kube.nested_transport import reset_connection
+from sync.kube.layered_transport import reset_connection
 from sync.kube.sockets import PeerState
 
 #: Seconds; more than a tunnel takes to end.

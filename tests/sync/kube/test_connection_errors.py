@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from sync.kube.raw_connection import connect_message
+from sync.kube.connections import connect_message
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from sync.kube import raw_connection
+from sync.kube import connections
 from sync.kube.api_errors import Unreachable
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.raw_connection import FRESH_SECONDS, PATIENCE, NameLookup
-from sync.kube.request import MAX_INTERIM
+from sync.kube.connections import FRESH_SECONDS, MAX_INTERIM, PATIENCE, NameLookup
 from tests.fakeapi.credentials import StaticCredentials
 from tests.fakeapi.tls import Authority
 from tests.tls_control_records import ControlRecords
@@ -153,7 +152,7 @@ async def test_names_of_one_server_are_looked_up_once(names: NameServer) -> None
 async def test_last_addresses_serve_while_the_name_server_does_not(
     names: NameServer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(raw_connection, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
     lookup = NameLookup()
     found = await lookup.find("a.test", 1)
     getattr(names, kind).add("a.test")

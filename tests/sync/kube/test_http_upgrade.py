@@ -15,11 +15,11 @@ import pytest
 from sync.base.clock import now
 from sync.kube.api_errors import ApiServerCertificateError, Unreachable
 from sync.kube.client import KubeClient
+from sync.kube.connections import Dialer
 from sync.kube.credentials import Credentials
 from sync.kube.endpoint import Credential, Endpoint
 from sync.kube.http1 import HEAD_LIMIT
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
-from sync.kube.raw_connection import Dialer
 from sync.kube.transport import REQUEST_TIMEOUT
 from tests.fakeapi import CLOSED_PORT
 from tests.fakeapi.credentials import StaticCredentials

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sync.kube import credentials, renewed_token
+from sync.kube import bearer_token, credentials
+from sync.kube.bearer_token import RenewedToken, origin_of
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
 from sync.kube.kubeconfig import RENEWED_TOKEN_FILE, KubeconfigRef
-from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.fakeapi import FakeApi
 from tests.fakeapi.account_tokens import account_token
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -50,7 +50,7 @@ def sent(config: Credentials) -> str:
 
 
 async def test_kept_token_replaces_the_one_it_descends_from(tmp_path: Path) -> None:
-    renewed_token.keep(renewed())
+    bearer_token.keep(renewed())
     config = await read(tmp_path)
     assert sent(config) == "next"
     assert config.token_expiry() == START + 2 * HOUR
@@ -61,7 +61,7 @@ async def test_kept_token_replaces_the_one_it_descends_from(tmp_path: Path) -> N
 
 async def test_token_beside_the_kubeconfig_counts_too(tmp_path: Path) -> None:
     (tmp_path / RENEWED_TOKEN_FILE).write_bytes(renewed("mounted", hours=3).encode())
-    renewed_token.keep(renewed("kept", hours=2))
+    bearer_token.keep(renewed("kept", hours=2))
     assert sent(await read(tmp_path)) == "mounted", "the one that expires last"
 
 
@@ -74,12 +74,12 @@ async def test_unusable_file_counts_as_absent(content: bytes, tmp_path: Path) ->
 
 
 async def test_kept_token_that_expires_before_the_kubeconfigs_is_not_used(tmp_path: Path) -> None:
-    renewed_token.keep(RenewedToken(origin_of(OWN), "short", START, START + HOUR / 2))
+    bearer_token.keep(RenewedToken(origin_of(OWN), "short", START, START + HOUR / 2))
     assert sent(await read(tmp_path)) == OWN
 
 
 def test_only_this_user_can_read_a_kept_token(state: Path) -> None:
-    path = renewed_token.keep(renewed())
+    path = bearer_token.keep(renewed())
     assert path.parent == state
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
@@ -87,9 +87,9 @@ def test_only_this_user_can_read_a_kept_token(state: Path) -> None:
 
 def test_expired_tokens_are_deleted_with_the_next_one(state: Path) -> None:
     ended = RenewedToken(origin_of("other"), "ended", START - 2 * HOUR, START - HOUR)
-    renewed_token.keep(ended)
-    renewed_token.keep(renewed("a", of="valid"))
-    renewed_token.keep(renewed())
+    bearer_token.keep(ended)
+    bearer_token.keep(renewed("a", of="valid"))
+    bearer_token.keep(renewed())
     assert {it.name for it in state.iterdir()} == {origin_of("valid"), origin_of(OWN)}
 
 
@@ -114,7 +114,7 @@ async def test_renewed_token_is_sent_and_survives_a_reload(tmp_path: Path, api: 
 async def test_rejected_kept_token_is_no_obstacle_to_the_kubeconfigs(
     tmp_path: Path, api: FakeApi
 ) -> None:
-    renewed_token.keep(renewed("no longer valid"))
+    bearer_token.keep(renewed("no longer valid"))
     api.token = OWN
     async with KubeClient(await read(tmp_path, server=api.url)) as client:
         await client.request("GET", "/version")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from sync.cache.informer import Informer
-from sync.kube import raw_connection
+from sync.kube import connections
 from sync.kube.api_errors import ApiServerCertificateError, Forbidden, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
@@ -203,13 +203,13 @@ async def test_a_server_without_http2_gets_http1(
     authority: Authority, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contexts = []
-    original = raw_connection.Dialer.connect
+    original = connections.Dialer.connect
 
     async def counted(*args: Any, **kwargs: Any) -> Any:
         contexts.append(args[1])
         return await original(*args, **kwargs)
 
-    monkeypatch.setattr(raw_connection.Dialer, "connect", counted)
+    monkeypatch.setattr(connections.Dialer, "connect", counted)
     tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
     tls.set_alpn_protocols(["http/1.1"])
     async with FakeApi(tls=tls) as api:

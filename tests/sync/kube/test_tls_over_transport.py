@@ -15,8 +15,8 @@ from typing import cast
 import pytest
 import uvloop
 
+from sync.kube.layered_transport import TlsLayer
 from sync.kube.sockets import READ_SIZE
-from sync.kube.tls_over_transport import TlsLayer
 from tests.fakeapi.tls import Authority
 from tests.tls_control_records import ControlRecords
 

@@ -23,7 +23,7 @@ from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
 from sync.kube.client import KubeClient
-from sync.kube.nested_transport import reset_connection
+from sync.kube.layered_transport import reset_connection
 from sync.kube.sockets import PeerState
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay.fake_pods import Forward, WebSocketPod, serve_pods

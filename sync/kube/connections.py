@@ -24,6 +24,8 @@ from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ClientRequest
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sync.base import clock
@@ -31,8 +33,8 @@ from sync.kube import http1
 from sync.kube.api_errors import ApiServerCertificateError, Side, Unreachable
 from sync.kube.credentials import Credentials
 from sync.kube.endpoint import Endpoint
-from sync.kube.sockets import tunnel_socket
-from sync.kube.tls_over_transport import TlsLayer
+from sync.kube.layered_transport import TlsLayer
+from sync.kube.sockets import request_socket, tunnel_socket
 
 USER_AGENT = "cluster-bridge"
 #: Seconds to open a connection, TLS included.
@@ -318,6 +320,90 @@ class NameLookup:
 
 def _look_up(host: str, port: int, flags: int = 0) -> list[AddressInfo]:
     return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+
+
+# -- connections for aiohttp ----------------------------------------------------------------------
+
+#: Seconds that an idle connection is kept. API servers close it after 90 s (IdleTimeout in
+#: k8s.io/apiserver's secure_serving.go); a request that is sent at that moment fails.
+KEEP_IDLE = 30.0
+#: Responses with a status of 1xx before a response: API servers send none.
+MAX_INTERIM = 100
+
+
+def new_session(dialer: Dialer, *, rejects_redirects: bool = False) -> aiohttp.ClientSession:
+    """A connection pool without a limit of its own, without cookies. ``rejects_redirects``: those
+    of WebSockets too, for which aiohttp has no option."""
+    return aiohttp.ClientSession(
+        connector=ApiConnector(dialer),
+        # `Transport` bounds the rest of a request; aiohttp's own total timeout costs more.
+        timeout=aiohttp.ClientTimeout(total=None),
+        # Cookies of a load balancer would pin all requests to one API server.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=[_without_redirects()] if rejects_redirects else None,
+    )
+
+
+def _without_redirects() -> aiohttp.TraceConfig:
+    """Fails a WebSocket handshake that is redirected: it would send the command to whatever address
+    the server names."""
+
+    async def reject(_: object, __: object, redirect: aiohttp.TraceRequestRedirectParams) -> None:
+        response = redirect.response
+        response.close()
+        raise aiohttp.WSServerHandshakeError(
+            response.request_info, (), status=response.status, message="redirected"
+        )
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(reject)
+    return config
+
+
+class ApiConnector(aiohttp.BaseConnector):
+    """The connection pool of ``dialer``, without a limit of its own.
+
+    aiohttp's own connector would leave TLS to the event loop, which replies to a hostile server's
+    requests for new keys without a limit, and would parse any number of interim responses in one
+    turn.
+    """
+
+    def __init__(self, dialer: Dialer) -> None:
+        super().__init__(limit=0, keepalive_timeout=KEEP_IDLE)
+        self._dialer = dialer
+
+    async def _create_connection(
+        self,
+        req: ClientRequest,
+        traces: Any,  # noqa: ARG002  # aiohttp's signature
+        timeout: aiohttp.ClientTimeout,  # noqa: ARG002
+    ) -> ResponseHandler:
+        key = req.connection_key
+        context = key.ssl if isinstance(key.ssl, ssl.SSLContext) else None
+        try:
+            self._dialer.check_address(key.host, key.port)
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                connection = await self._dialer.connect(context, make_socket=request_socket)
+        except ssl.SSLCertVerificationError as error:
+            raise aiohttp.ClientConnectorCertificateError(key, error) from error
+        except ssl.SSLError as error:
+            raise aiohttp.ClientConnectorSSLError(key, error) from error
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise aiohttp.ClientConnectorError(key, error) from error
+        protocol = _ResponseHandler(self._loop)
+        connection.hand_over(protocol)
+        return protocol
+
+
+class _ResponseHandler(ResponseHandler):
+    """aiohttp's client protocol, for servers that are not trusted."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if len(self._buffer) > MAX_INTERIM and self.transport is not None:
+            self.transport.abort()
 
 
 # -- failures ------------------------------------------------------------------------------------
