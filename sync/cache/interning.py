@@ -17,10 +17,15 @@ from typing import Any, Protocol
 
 import orjson
 
+from sync.kube.response_limits import decoded_size
 from translators.object_accessors import Object
 
 #: The least number of recently used parts in a pool: those of some hundred pod templates.
 POOL_PARTS = 4096
+#: Bytes of memory that the parts of one generation of a pool may need, and one part of it. Parts
+#: that contain each other count as often.
+POOL_SIZE = 2**24
+PART_SIZE = POOL_SIZE // 8
 #: Levels of maps and lists in which parts are shared; those of an affinity in a pod are ten.
 DEPTH = 12
 #: Bytes of the JSON of a part whose own parts are interned: etcd stores little more of an object.
@@ -68,10 +73,12 @@ def _changed(value: Any, was: Any, intern: Intern, depth: int) -> Any:
 
 
 class InternPool:
-    """Recently seen parts by value; for objects that resemble each other, such as pods."""
+    """Recently seen parts by value; for objects that resemble each other, such as pods. It keeps
+    its parts alive, and therefore has a limited size in bytes, too."""
 
     def __init__(self, parts: int = POOL_PARTS) -> None:
         self._parts = parts
+        self._size = 0  # of the younger generation
         # By the hash of their JSON, in two generations: when the younger is full, the older is
         # dropped.
         self._young: dict[int, Any] = {}
@@ -110,11 +117,17 @@ class InternPool:
             known = self._old.get(key)
             if known is None:
                 known = self.intern_parts(part, depth - 1) if len(raw) <= _PART_MAX else part
-            if len(self._young) >= self._parts:
-                self._old, self._young = self._young, {}
-            self._young[key] = known
+            self._keep(key, known, decoded_size(raw))
         # Two parts can have the same hash.
         return known if known is part or known == part else part
+
+    def _keep(self, key: int, part: Any, size: int) -> None:
+        if size > PART_SIZE:
+            return
+        if len(self._young) >= self._parts or self._size + size > POOL_SIZE:
+            self._old, self._young, self._size = self._young, {}, 0
+        self._young[key] = part
+        self._size += size
 
 
 def intern_pod(pod: Object, pool: InternPool) -> None:

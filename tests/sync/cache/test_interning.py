@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -114,3 +115,15 @@ def test_time_does_not_grow_with_the_levels_of_an_object() -> None:
     share_unchanged(second, first, pool)
     assert time.thread_time() - began < 0.5
     assert second == deep_pod("2")
+
+
+def test_pool_keeps_little_of_objects_that_are_gone() -> None:
+    pool = InternPool()
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            intern_pod({"spec": {"unknown": [str(number), *[0] * 50_000]}}, pool)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 32 * 2**20
