@@ -238,10 +238,7 @@ class KubeClient(StreamTransport):
             options["gracePeriodSeconds"] = grace_seconds
         try:
             return await self.request("DELETE", path, body=options, decode=decode)
-        except NotFound as error:
-            # A webhook or a policy returned the 404; it is not about the object.
-            if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
-                raise
+        except NotFound:
             return {}
 
 
