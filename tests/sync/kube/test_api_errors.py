@@ -82,8 +82,7 @@ def test_422_for_another_uid_is_a_conflict() -> None:
     "message",
     [
         'admission webhook "guard.test" denied the request: no',
-        "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied "
-        "request: no",
+        "pods is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
     ],
 )
 @pytest.mark.parametrize(
