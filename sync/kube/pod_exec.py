@@ -72,6 +72,8 @@ def failure_of(raw: bytes | bytearray) -> str:
         status = orjson.loads(raw)
     except orjson.JSONDecodeError:
         return "the result of the command is unknown: its status is not JSON"
+    if not isinstance(status, dict):
+        return "the result of the command is unknown: its status is not an object"
     if status.get("status") == "Success":
         return ""
     return str(status.get("message") or "the command failed")

@@ -154,6 +154,15 @@ async def test_command_that_cannot_run_is_reported() -> None:
             await output(running)
 
 
+async def test_status_that_is_no_object_is_reported() -> None:
+    async def play(socket: web.WebSocketResponse, _command: str) -> None:
+        await socket.send_bytes(b"\3[]")
+
+    async with shell(play) as running:
+        with pytest.raises(Unreachable, match="its status is not an object"):
+            await output(running)
+
+
 @pytest.mark.real_time
 async def test_output_that_nobody_reads_pauses_the_server() -> None:
     sent = 0
