@@ -23,6 +23,9 @@ LASTS = 60.0
 REPORTED = 3
 #: Keys whose last write is remembered.
 REMEMBERED_MAX = 10_000
+#: The reason of Events, and of waiting pods, about objects of the remote that another client sets
+#: back.
+OVERWRITES = "RemoteOverwrites"
 
 
 class _Written(NamedTuple):
@@ -64,3 +67,12 @@ class RepeatedWrites(Generic[K]):
 
     def forget(self, key: K) -> None:
         self._last.pop(key)
+
+
+def overwritten_message(what: str) -> str:
+    """States that ``what`` is set back, and how the client is found."""
+    return (
+        f"another client sets {what} back, or deletes it, after each write of the bridge, which "
+        "repeats the write at growing intervals of up to ten minutes; `kubectl get -o yaml "
+        "--show-managed-fields` names the client"
+    )

@@ -21,12 +21,12 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from sync.base.namespace_fair_cache import FairCache
-from sync.base.repeated_writes import REPORTED, RepeatedWrites
+from sync.base.repeated_writes import OVERWRITES, REPORTED, RepeatedWrites, overwritten_message
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import Forbidden, Invalid, NotFound
 from sync.kube.api_resources import PODS
-from sync.mirror.copy_controller import OVERWRITES, CopyController, overwritten_message
+from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.actions import Update
 from sync.runtime.controller import ReconcileBlocked

@@ -25,7 +25,7 @@ from datetime import timedelta
 import cachetools
 
 from sync.base import exception_summary
-from sync.base.repeated_writes import REPORTED, RepeatedWrites
+from sync.base.repeated_writes import OVERWRITES, REPORTED, RepeatedWrites, overwritten_message
 from sync.cache.store import Key
 from sync.cache.stub import Stub
 from sync.declaration.controller_context import ControllerContext
@@ -39,7 +39,6 @@ from sync.kube.api_errors import (
     NotRelatedToNode,
 )
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
-from sync.mirror.copy_controller import OVERWRITES, overwritten_message
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.pods import action_planner
 from sync.references.content_digest import digest, slim_copy
