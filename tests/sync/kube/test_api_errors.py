@@ -96,7 +96,7 @@ def test_422_for_another_uid_is_a_conflict() -> None:
         (422, "Invalid", api_errors.Invalid),
     ],
 )
-def test_code_that_admission_chose_says_nothing_about_the_object(
+def test_code_that_admission_chose_proves_nothing_about_the_object(
     message: str, code: int, reason: str, expected: type[ApiError]
 ) -> None:
     error = from_status(status(code, reason, message), code=code, side="remote", what="")
