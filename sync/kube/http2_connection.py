@@ -30,10 +30,11 @@ from sync.base import clock
 #: limit, and the limit of API servers (--http2-max-streams-per-connection in k8s.io/apiserver). The
 #: server lets further streams wait without a response.
 MAX_STREAMS = 100
-#: Bytes of one body that are buffered: as much as a watch over HTTP/1.1 buffers.
-STREAM_WINDOW = 2**20
-#: Bytes of all bodies of a connection that are buffered.
-CONNECTION_WINDOW = 2**24
+#: Bytes of one body that are buffered. There may be thousands of watches, each of one object: a
+#: large one arrives in a hundred round trips.
+STREAM_WINDOW = 2**13
+#: Bytes of all bodies of a connection that are buffered: no body that waits delays another one.
+CONNECTION_WINDOW = MAX_STREAMS * STREAM_WINDOW
 #: Bytes of the head of a response.
 _HEADER_LIMIT = 2**16
 #: Bytes that wait to be sent: hundreds of requests. A server that sends pings and does not read the

@@ -4,7 +4,8 @@ Pure.
 Only samples with the namespace and name labels of managed pods are kept; samples of other pods and
 of the node stay in the remote. The labels ``namespace``, ``pod`` and ``pod_uid`` are rewritten;
 other labels, the value and the timestamp are unchanged, for all metric families. The format is
-version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped.
+version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped. The text of a
+hostile kubelet takes no more memory than that of an honest one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*,?', re.ASCII)
 _ESCAPE = re.compile(r'\\([\\"n])')
+#: Families whose headers are kept until their samples follow, and label sets whose translation is
+#: kept: a kubelet has some hundred families, and a label set for each container and interface.
+_HEADERS_MAX, _TRANSLATED_MAX = 1000, 4096
 #: Suffixes of the samples of histograms and summaries.
 _SUFFIXES = ("_bucket", "_count", "_sum")
 
@@ -59,13 +63,16 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
     headers: dict[str, list[str]] = {}
     translated: dict[str, str | None] = {}
     current = ""
-    for line in text.split("\n"):
+    for line in _lines(text):
         if line.startswith("#"):
             _, _, rest = line.partition(" ")
             keyword, _, rest = rest.partition(" ")
             if keyword in ("HELP", "TYPE"):
+                if len(headers) >= _HEADERS_MAX:
+                    headers.clear()
                 current = rest.partition(" ")[0]
                 headers.setdefault(current, []).append(line)
+                del headers[current][2:]
             continue
         name, brace, rest = line.partition("{")
         labels, end, value = rest.rpartition("}")
@@ -73,6 +80,8 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
             continue
         # Every family repeats the label sets of a container.
         if labels not in translated:
+            if len(translated) >= _TRANSLATED_MAX:
+                translated.clear()
             translated[labels] = _translate_labels(labels, pods)
         home_labels = translated[labels]
         if home_labels is None:
@@ -84,6 +93,15 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
             families[family] = Family(headers.get(family, []))
         families[family].samples.append(f"{name}{{{home_labels}}}{value}")
     return families
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines, one after the other: not all of them are in memory."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 def merge_families(parts: Iterable[Families]) -> Families:

@@ -13,8 +13,8 @@ from sync.kube.http2_connection import Http2Connection
 from tests.sync.kube.test_response_limits import MIB, memory_below
 
 _HEADERS = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/")]
-#: As separate objects they would take 2 MiB.
-_FRAMES = 50_000
+#: As separate objects they would take 340 KB.
+_FRAMES = 8000
 PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + b"12345678"
 
 
@@ -137,7 +137,7 @@ async def test_single_bytes_are_buffered_as_bytes() -> None:
     pair.pass_on()
     pair.server.send_data(1, b"x")
     frame = pair.server.data_to_send()
-    with memory_below(MIB // 2):
+    with memory_below(MIB // 4):
         for _ in range(_FRAMES // 1000):
             pair.client.data_received(frame * 1000)
     assert await pair.response.readany() == b"x" * _FRAMES

@@ -53,7 +53,7 @@ async def test_gzip_bomb_is_not_decompressed(api: FakeApi) -> None:
     bomb = gzip_bomb(256 * MIB)
     server = HostileServer(head("Content-Encoding: gzip"), once(bomb))
     async with hostile_client(server, api) as client:
-        with memory_below(MOST), pytest.raises(ResponseTooLarge, match=r"remote: GET .*16777216"):
+        with memory_below(MOST), pytest.raises(ResponseTooLarge, match=rf"remote: GET .*{response_limits.BODY_LIMIT}"):
             await client.list(NODES, page_size=1)
         assert client.limits.rejected["body"] == 1
 
@@ -117,6 +117,18 @@ async def test_large_bodies_at_once_follow_from_the_memory(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
             await limits.turn().take()
+
+
+def test_text_does_not_count_as_values() -> None:
+    """The densest ConfigMap, and one whose text looks like JSON, are decoded; as values they are
+    not."""
+    limits = response_limits.ResponseLimits("home")
+    keys = {f"{number:x}": "" for number in range(MIB // 5)}
+    for data in (keys, {"a": ",{[" * (MIB // 3)}, {"a": '\\"[,' * (MIB // 4)}, {"a\\": "{,"}):
+        assert limits.decode(orjson.dumps({"data": data}), "GET /") == {"data": data}
+    for values in (b'"",' * MIB, b'"\\",",' * MIB, b'"\\\\",' * MIB):
+        with pytest.raises(ResponseTooLarge):
+            limits.decode(b"[" + values + b"0]", "GET /")
 
 
 async def test_text_with_the_characters_of_many_values_is_decoded(api: FakeApi) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -159,3 +162,21 @@ def test_formatted_samples_are_parsed_by_prometheus(
 def test_arbitrary_text_neither_fails_nor_leaks_unmanaged_pods(text: str, name: str) -> None:
     families = exposition.relabel_metrics(f'{text}\nx{{namespace="{name}",pod="{name}"}} 1', OURS)
     assert families == {}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"# HELP h{n}" for n in range(50_000)],
+        ["# HELP same"] * 50_000,
+        [f'x{{pod="{n}",namespace="x"}} 1' for n in range(50_000)],
+    ],
+)
+def test_lines_without_samples_of_the_node_are_not_kept(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    tracemalloc.start()
+    families = exposition.relabel_metrics(text, OURS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert families == {}
+    assert peak < 2**20
