@@ -53,7 +53,10 @@ async def test_gzip_bomb_is_not_decompressed(api: FakeApi) -> None:
     bomb = gzip_bomb(256 * MIB)
     server = HostileServer(head("Content-Encoding: gzip"), once(bomb))
     async with hostile_client(server, api) as client:
-        with memory_below(MOST), pytest.raises(ResponseTooLarge, match=rf"remote: GET .*{response_limits.BODY_LIMIT}"):
+        with (
+            memory_below(MOST),
+            pytest.raises(ResponseTooLarge, match=rf"remote: GET .*{response_limits.BODY_LIMIT}"),
+        ):
             await client.list(NODES, page_size=1)
         assert client.limits.rejected["body"] == 1
 
