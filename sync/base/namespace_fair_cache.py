@@ -28,14 +28,18 @@ class FairCache(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._namespaces
 
-    def put(self, namespace: str, key: K, value: V) -> None:
-        """Adds or replaces an entry, which becomes the newest of its namespace."""
+    def put(self, namespace: str, key: K, value: V) -> K | None:
+        """Adds or replaces an entry, which becomes the newest of its namespace. Returns the key
+        that it evicts."""
         self.pop(key)
         self._namespaces[key] = namespace
         self._entries.setdefault(namespace, {})[key] = value
         if len(self._namespaces) > self._maxsize:
             largest = max(self._entries.values(), key=len)
-            self.pop(next(iter(largest)))
+            evicted = next(iter(largest))
+            self.pop(evicted)
+            return evicted
+        return None
 
     def get(self, key: K) -> V | None:
         namespace = self._namespaces.get(key)

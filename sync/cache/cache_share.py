@@ -52,6 +52,7 @@ class CacheShare:
         return True
 
     def release(self, key: Hashable) -> None:
+        """Gives the memory of the object back, if it has any."""
         self._add(-self._sizes.pop(key, 0))
 
     def _add(self, more: int) -> None:

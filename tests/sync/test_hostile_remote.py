@@ -36,6 +36,7 @@ from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from tests.sync.informer_harness import caught_up, running_informer
 from tests.sync.loop_steps import LoopSteps
 from tests.translators.test_remote_shapes import WRONG, places, replaced
+from translators.pods.status_limits import TEXT_LIMIT
 
 #: Malicious objects of each resource in one run.
 EACH = 12
@@ -140,6 +141,18 @@ async def test_malformed_deletion_removes_the_known_state(
         await caught_up(api, informer)
         assert len(informer.store) == 0
     assert [it["status"] for it in gone if it] != [[]]
+
+
+async def test_status_of_a_deleted_pod_is_limited(api: FakeApi, client_for: ClientFor) -> None:
+    informer = Informer(await client_for(api, "remote"), PODS)
+    last: list[Any] = []
+    informer.on_change(lambda old, new: last.append(old) if new is None else None)
+    async with running_informer(informer):
+        api.put({**pod("a"), "status": {"phase": "Failed", "message": "x" * 2**18}})
+        await caught_up(api, informer)
+        api.remove(PODS, "a", "default")
+        await caught_up(api, informer)
+    assert [len(it["status"]["message"]) for it in last] == [TEXT_LIMIT]
 
 
 async def test_malformed_responses_to_requests_are_errors(api: FakeApi, client: KubeClient) -> None:
