@@ -35,9 +35,9 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 MAX_LINE, MAX_HEADER, MAX_HEADERS = 8190, 8190, 64
 #: Bytes of a head in all: a bearer token has at most 16 KiB.
 MAX_HEAD = 32 * 1024
-#: All heads above `MAX_HEAD` hold one in so many bytes of the process's memory: 2 MiB of 512.
+#: All heads above `MAX_HEAD` hold one in so many bytes of the process's memory: 1 MiB of 512.
 #: Parsed, a head takes up to six times its size.
-LARGE_HEADS_SHARE = 256
+LARGE_HEADS_SHARE = 512
 
 #: Bytes of a body that are read before the handler asks for them: aiohttp's default.
 _BODY_BUFFER = 2**16

@@ -7,7 +7,7 @@ raises. If the caller is cancelled, the connection is closed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -16,6 +16,7 @@ import orjson
 from sync.kube.api_errors import Unreachable
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
+from sync.kube.response_limits import SHORT_LIMIT
 
 #: The first byte of a message is its stream (k8s.io/apimachinery/pkg/util/remotecommand).
 PROTOCOL = "v4.channel.k8s.io"
@@ -23,7 +24,7 @@ _STDOUT, _STDERR, _STATUS = 1, 2, 3
 
 
 class OutputLimitExceeded(Exception):
-    """Raised when the command writes more than ``limit`` bytes."""
+    """Raised when the command writes more than its caller has memory for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,12 @@ async def run_command(
     pod: str,
     container: str,
     argv: Sequence[str],
-    limit: int,
+    hold: Callable[[int], None],
     headers: Mapping[str, str] | None = None,
 ) -> Output:
-    """Runs ``argv`` in the container and returns when the command has ended. Raises
-    OutputLimitExceeded beyond ``limit`` bytes in all, and the errors of `KubeClient.websocket`."""
+    """Runs ``argv`` in the container and returns when the command has ended. ``hold`` gets the
+    bytes of the output so far, and may raise OutputLimitExceeded. Raises the errors of
+    `KubeClient.websocket`, too."""
     path = PODS.path(pod, namespace=namespace, subresource="exec")
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query += [("command", argument) for argument in argv]
@@ -57,8 +59,7 @@ async def run_command(
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.BINARY and message.data:
                     streams.setdefault(message.data[0], bytearray()).extend(message.data[1:])
-                if sum(map(len, streams.values())) > limit:
-                    raise OutputLimitExceeded
+                hold(sum(map(len, streams.values())))
     if not streams[_STATUS]:
         raise Unreachable(
             "the connection broke before the command ended", side=client.side, what=f"GET {path}"
@@ -69,11 +70,11 @@ async def run_command(
 def failure_of(raw: bytes | bytearray) -> str:
     """The message of the status at the end of a command; "" for success."""
     try:
-        status = orjson.loads(raw)
+        status = orjson.loads(raw) if len(raw) <= SHORT_LIMIT else None
     except orjson.JSONDecodeError:
-        return "the result of the command is unknown: its status is not JSON"
+        status = None
     if not isinstance(status, dict):
-        return "the result of the command is unknown: its status is not an object"
+        return "the result of the command is unknown: its status is not that of an API server"
     if status.get("status") == "Success":
         return ""
     return str(status.get("message") or "the command failed")

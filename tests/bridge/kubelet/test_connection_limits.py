@@ -244,7 +244,7 @@ async def test_large_head_without_a_certificate_is_rejected(
 async def test_large_heads_of_all_streams_are_bounded(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "memory_limit", lambda: 2**31)
+    monkeypatch.setattr(http_server, "memory_limit", lambda: 2**32)
     upgrade = f"POST {EXEC} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
     async with running_server(pki) as harness, AsyncExitStack() as stack:
         harness.remote.handler = echo
