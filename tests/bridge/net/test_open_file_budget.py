@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.base.join_settings import RelaySettings
+from bridge.net import open_file_budget
 from bridge.net.open_file_budget import (
     NamespaceLimit,
+    fit_to_memory,
     fit_to_open_files,
     max_connections,
     max_listeners,
@@ -90,6 +92,17 @@ def test_soft_limit_is_raised_for_requested_connections(hard: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     assert fit_to_open_files(RelaySettings(connections=2000)).connections == 2000
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= required_files(2000)
+
+
+@pytest.mark.parametrize(("image", "connections"), [("", 630), ("bridge:1", 315)])
+def test_connections_follow_from_the_memory(
+    image: str, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = RelaySettings(connections=2000, image=image)
+    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**29)
+    assert fit_to_memory(settings).connections == connections
+    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**32)
+    assert fit_to_memory(settings) == settings
 
 
 def test_pod_addresses_reserve_files(hard: int) -> None:
