@@ -43,7 +43,7 @@ from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.list_pages import ListPages, Page
+from sync.kube.list_pages import RUNNING_LIST_LIMIT, ListPages, Page
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -223,7 +223,9 @@ class Informer:
 
     async def list_now(self) -> list[Object]:
         """The objects as the server has them now, past the store. Raises KubeError."""
-        page = await self.client.list(self.resource, namespace=self._namespace, labels=self.labels)
+        page = await self.client.list(
+            self.resource, namespace=self._namespace, labels=self.labels, most=RUNNING_LIST_LIMIT
+        )
         return page.items
 
     def compact(self, obj: Object, less: Object) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sync.kube.api_errors import Conflict, MalformedResponse, NotFound
 from sync.kube.api_resources import Object, Resource
-from sync.kube.list_pages import LIST_LIMIT, ListPages, Page
+from sync.kube.list_pages import LIST_LIMIT, REDUCED_SIZE, ListPages, Page
 from sync.kube.request import JSON, MERGE_PATCH
 from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
@@ -100,12 +100,13 @@ class KubeClient(StreamTransport):
         fields: str = "",
         page_size: int = 500,
         slim: Callable[[Object], Object] | None = None,
+        most: int = LIST_LIMIT,
     ) -> Page:
         """Lists all matching objects in pages. All pages have the state of the first.
 
         ``slim`` reduces each object, so that a long list is never in memory as a whole. Raises
-        MalformedResponse as `ListPages` does, and ResponseTooLarge for more than `LIST_LIMIT`
-        without ``slim``.
+        MalformedResponse as `ListPages` does, and ResponseTooLarge for more than ``most`` bytes, of
+        which an object has `REDUCED_SIZE` with ``slim``.
         """
         query = {"limit": str(page_size), "labelSelector": labels, "fieldSelector": fields}
         query = {key: value for key, value in query.items() if value}
@@ -116,9 +117,9 @@ class KubeClient(StreamTransport):
             async with pages.next() as page:
                 items += page.items if slim is None else map(slim, page.items)
                 version = page.resource_version
-            if slim is None and pages.size > LIST_LIMIT:
+            if (pages.size if slim is None else REDUCED_SIZE * len(items)) > most:
                 what = f"GET {resource.path(namespace=namespace)}"
-                raise self.limits.too_large("list", "the list", LIST_LIMIT, what)
+                raise self.limits.too_large("list", "the list", most, what)
         return Page(items=items, resource_version=version)
 
     async def create(

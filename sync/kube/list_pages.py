@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 MAX_PAGES = 10_000
 #: Characters of a ``continue`` token; API servers' have less than a thousand.
 TOKEN_LIMIT = 8192
-#: Bytes of JSON of a list that is in memory as a whole: those of 30,000 pods.
-LIST_LIMIT = 2**28
+#: Bytes of JSON of a list that is in memory as a whole: in a command, those of 30,000 pods, and in
+#: a running bridge what it lists of a remote besides its caches.
+LIST_LIMIT, RUNNING_LIST_LIMIT = 2**28, 2**22
+#: Bytes that an object of a reduced list counts.
+REDUCED_SIZE = 256
 #: A page that is too large is requested with this part of its objects.
 _FEWER = 8
 

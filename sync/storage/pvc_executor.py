@@ -34,6 +34,7 @@ from sync.kube.api_errors import (
     NotFound,
 )
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from sync.kube.list_pages import RUNNING_LIST_LIMIT
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
@@ -329,11 +330,15 @@ class PvcExecutor:
         """Whether a pod of the remote mounts the PVC: the cache has the managed pods, and the API
         server lists the unmanaged ones, of which a mapped namespace has few. Raises KubeError."""
         unmanaged = await self._remote.list(
-            PODS, namespace=namespace_of(remote), labels=unmanaged_selector(self._identity)
+            PODS,
+            namespace=namespace_of(remote),
+            labels=unmanaged_selector(self._identity),
+            slim=mounted_claims,
+            most=RUNNING_LIST_LIMIT,
         )
         managed = self._remote_pods.store.by_index("place", namespace_of(remote))
-        pods = (*unmanaged.items, *managed)
-        return any(name_of(remote) in mounted_claims(pod).values() for pod in pods)
+        mounted = (*unmanaged.items, *map(mounted_claims, managed))
+        return any(name_of(remote) in claims.values() for claims in mounted)
 
     # -- follow ----------------------------------------------------------------------------
 

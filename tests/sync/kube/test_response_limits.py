@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from sync.kube import http_upgrade, list_pages, response_limits, transport
 from sync.kube.api_errors import ApiError, MalformedResponse, ResponseTooLarge, Unreachable
-from sync.kube.api_resources import CONFIG_MAPS, NODES
+from sync.kube.api_resources import CONFIG_MAPS, NODES, Object
 from sync.kube.client import KubeClient
 from sync.kube.endpoint import Endpoint
 from tests.fakeapi import FakeApi
@@ -263,13 +263,13 @@ async def test_endless_pages_are_an_error(
         await client.list(CONFIG_MAPS)
 
 
+@pytest.mark.parametrize("slim", [None, lambda _: {}])
 async def test_endless_objects_are_an_error(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, client: KubeClient, slim: Callable[[Object], Object] | None
 ) -> None:
-    monkeypatch.setattr("sync.kube.client.LIST_LIMIT", 100_000)
     serve_pages(api, (f"t{n}" for n in range(10**6)), items=100)
     with pytest.raises(ResponseTooLarge, match="list"):
-        await client.list(CONFIG_MAPS)
+        await client.list(CONFIG_MAPS, slim=slim, most=100_000)
 
 
 @pytest.mark.parametrize("wrong", [5, [], {}, True, None])
