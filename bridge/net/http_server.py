@@ -51,6 +51,11 @@ _CALLER_ERRORS = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 log = logging.getLogger(__name__)
 
 
+def large_heads_limit() -> int:
+    """Bytes that all heads above `MAX_HEAD` may hold."""
+    return memory_limit() // LARGE_HEADS_SHARE
+
+
 class HttpServer(web.Server):
     """A protocol factory: each call makes the protocol of one connection. A handler is cancelled
     when its client disconnects. A head has at most ``max_head`` bytes if the client has a
@@ -70,7 +75,7 @@ class HttpServer(web.Server):
             **options,
         }
         self.max_head = max_head
-        self.large_heads = MemoryBudget(max(memory_limit() // LARGE_HEADS_SHARE, max_head))
+        self.large_heads = MemoryBudget(max(large_heads_limit(), max_head))
 
     def __call__(self) -> web.RequestHandler:
         return HttpConnection(self, loop=asyncio.get_running_loop(), **self._options)

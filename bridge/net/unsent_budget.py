@@ -18,7 +18,7 @@ from sync.kube.socket_reader import READ_SIZE
 
 MIN_WINDOW, MAX_WINDOW = 4 * 1024, READ_SIZE
 #: One in so many bytes of the process's memory is for the unsent bytes of one budget.
-_MEMORY_SHARE = 64
+_MEMORY_SHARE = 96
 #: One in so many bytes of what a namespace may still hold is a window.
 _WINDOW_SHARE = 16
 

@@ -1,6 +1,6 @@
 """A bounded cache shared by namespaces, in which a namespace that fills it evicts its own entries.
 
-Beyond ``maxsize`` entries in all, the namespace with the most loses its oldest one; so one tenant
+Beyond a number of entries in all, the namespace with the most loses its oldest one; so one tenant
 cannot evict the entries of namespaces that have fewer.
 """
 
@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from sync.base.memory_limit import memory_limit
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class FairCache(Generic[K, V]):
-    """A cache whose keys are unique across namespaces, such as UIDs."""
+def entries_limit() -> int:
+    """Entries of one cache: 2,048 in a process with 512 MiB, and 10,000 at most. An entry has up to
+    a kilobyte."""
+    return min(10_000, memory_limit() // 2**18)
 
-    def __init__(self, maxsize: int) -> None:
-        self._maxsize = maxsize
+
+class FairCache(Generic[K, V]):
+    """A cache whose keys are unique across namespaces, such as UIDs. ``maxsize`` is `entries_limit`
+    by default."""
+
+    def __init__(self, maxsize: int | None = None) -> None:
+        self._maxsize = entries_limit() if maxsize is None else maxsize
         self._namespaces: dict[K, str] = {}
         # By namespace, in the order in which they were put; no namespace is empty.
         self._entries: dict[str, dict[K, V]] = {}

@@ -91,5 +91,5 @@ class NamespaceShares:
 
 
 def home_limit() -> int:
-    """Bytes of the home cluster's objects: an eighth of the memory of the process."""
-    return memory_limit() // 8
+    """Bytes of the home cluster's objects: three in 32 of the process's memory."""
+    return memory_limit() * 3 // 32

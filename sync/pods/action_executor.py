@@ -489,8 +489,6 @@ log = logging.getLogger(__name__)
 
 #: ``status.reason`` of a pod that is not created because the remote drops a restricting field.
 REASON = "RemoteDropsField"
-#: Rejected home pods that are remembered; a forgotten one is created and deleted once more.
-REJECTED_MAX = 10_000
 
 
 class CreationCheck:
@@ -508,8 +506,8 @@ class CreationCheck:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        # UIDs of rejected home pods.
-        self._rejected: FairCache[str, bool] = FairCache(REJECTED_MAX)
+        # UIDs of rejected home pods; a forgotten one is created and deleted once more.
+        self._rejected: FairCache[str, bool] = FairCache()
 
     async def dry_run(self, home: Object, sent: Object, *, namespace: str) -> None:
         """Sends a dry run, if the pod needs one. Raises ReconcileBlocked if the pod would lose a

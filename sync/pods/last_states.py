@@ -1,8 +1,8 @@
 """The last states of deleted remote pods, until their home pods are gone or have another one.
 
 They share the memory for the objects of the remote (`sync.cache.cache_share`): of a pod that does
-not fit, a stub is kept (`sync.cache.stub`), and where there is no memory for that, nothing. Beyond
-`LAST_STATES_MAX`, the namespace with the most loses its oldest.
+not fit, a stub is kept (`sync.cache.stub`), and where there is no memory for that, nothing. Their
+number is bounded, too (`sync.base.namespace_fair_cache`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from sync.cache.stub import stub_of
 from sync.kube.response_limits import ResponseLimits
 from translators.object_accessors import Object, namespace_of
 
-#: Deleted remote pods whose home pods exist: a completed Job's pod can stay for long.
-LAST_STATES_MAX = 10_000
-
 
 class LastStates:
     """By the home pod's UID. ``limits`` are the remote's."""
 
     def __init__(self, limits: ResponseLimits) -> None:
-        self._states: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
+        self._states: FairCache[str, Object] = FairCache()
         self._share = RemoteShare(limits)
 
     def get(self, uid: str) -> Object | None:

@@ -66,8 +66,6 @@ from translators.storage.identifiers import ClaimKey, claim_of_volume
 
 #: Pods reconciled at once: enough to keep the connections of both clients busy.
 WORKERS = 64
-#: Remote pods of which rejected addresses are remembered.
-REPORTED_MAX = 10_000
 #: Pods queued or being reconciled that make a burst, and seconds that it outlasts them.
 BURST, BURST_SECONDS = 4, 2.0
 #: Plans per reconcile: the first may ask for a confirmation (`ConfirmAbsence`), the next ones must
@@ -102,7 +100,7 @@ class PodController:
         self._lookup = RemotePodLookup(context)
         self._last_remote = LastStates(context.remote.limits)
         # The rejected addresses of each remote pod that were reported, by its UID.
-        self._reported_addresses: FairCache[str, list[str]] = FairCache(REPORTED_MAX)
+        self._reported_addresses: FairCache[str, list[str]] = FairCache()
         self._evictions = UnreachableNodeDeletions(
             context.remote_nodes.store if self._policy.cluster_reads.nodes else None
         )

@@ -46,9 +46,6 @@ from translators.pods.update import Subresource
 
 log = logging.getLogger(__name__)
 
-#: Rejected and ineffective updates that are remembered.
-REMEMBERED_MAX = 10_000
-
 
 class _Path(NamedTuple):
     """A remote pod or one of its subresources."""
@@ -69,8 +66,8 @@ class PodUpdater:
         self._references = context.references
         self._copies = copies
         self._events = context.events
-        self._rejected: FairCache[_Path, ResizeRejection] = FairCache(REMEMBERED_MAX)
-        self._ineffective: FairCache[_Path, Object] = FairCache(REMEMBERED_MAX)
+        self._rejected: FairCache[_Path, ResizeRejection] = FairCache()
+        self._ineffective: FairCache[_Path, Object] = FairCache()
         self._repeated: RepeatedWrites[_Path] = RepeatedWrites()
 
     async def send(self, home: Object, update: Update) -> float | None:

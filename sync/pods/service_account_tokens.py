@@ -25,6 +25,7 @@ from datetime import timedelta
 import cachetools
 
 from sync.base import exception_summary
+from sync.base.namespace_fair_cache import entries_limit
 from sync.base.repeated_writes import OVERWRITES, REPORTED, RepeatedWrites, overwritten_message
 from sync.cache.store import Key
 from sync.cache.stub import Stub
@@ -75,8 +76,6 @@ JITTER = 0.1
 
 #: The least seconds between two requests of the same token, independent of clocks.
 FLOOR = 60.0
-#: Tokens whose last request is remembered for `FLOOR` seconds.
-RECENT_MAX = 20_000
 
 _NO_TOKENS = RequiredTokens(frozenset(), needs_ca=False)
 
@@ -99,7 +98,7 @@ class TokenController:
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         # Tokens that were just requested, by the pod's UID and the token's key.
         self._recent: cachetools.TTLCache[tuple[str, str], TokenTimes]
-        self._recent = cachetools.TTLCache(RECENT_MAX, FLOOR)
+        self._recent = cachetools.TTLCache(2 * entries_limit(), FLOOR)
         # The keys of the last write of each Secret.
         self._repeated: RepeatedWrites[PodRef] = RepeatedWrites()
         # UIDs of deleted Secrets: the cache shows the deletion a moment later.

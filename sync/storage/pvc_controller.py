@@ -59,9 +59,8 @@ from translators.storage.volume_state import VolumeSummary
 WORKERS = 16
 #: Selects the Events of the remote that are repeated at home: provisioning and expansion fail.
 _WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
-#: Events of the remote about one PVC that are repeated while this process runs, and PVCs for which
-#: they are counted.
-EVENTS_MAX, COUNTED_MAX = 20, 10_000
+#: Events of the remote about one PVC that are repeated while this process runs.
+EVENTS_MAX = 20
 _EVENT_METADATA = ("name", "namespace", "uid", "resourceVersion")
 _EVENT_FIELDS = ("involvedObject", "reason", "message")
 #: Volumes that are summed up before the event loop runs other tasks.
@@ -89,7 +88,7 @@ class PvcController:
             for it in context.policy.remote_namespaces or (None,)
         ]
         # How many Events were repeated, by the remote PVC's UID.
-        self._repeated: FairCache[str, int] = FairCache(COUNTED_MAX)
+        self._repeated: FairCache[str, int] = FairCache()
         self._failures = ProvisioningFailures()
 
     @property

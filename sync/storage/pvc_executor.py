@@ -80,8 +80,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds until the next attempt for a PVC that was given back: the first, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 5.0, 300.0
-#: PVCs of which attempts are remembered.
-REMEMBERED_MAX = 10_000
 #: Reasons why a remote namespace cannot be used for a moment only.
 _PASSING = frozenset({"RemoteNamespaceTerminating", "RemoteNamespaceChanged"})
 
@@ -113,7 +111,7 @@ class PvcExecutor:
         self._storage = storage
         self._queue = queue
         # By the home PVC's UID.
-        self._attempts: FairCache[str, _Attempts] = FairCache(REMEMBERED_MAX)
+        self._attempts: FairCache[str, _Attempts] = FairCache()
         # By the UID of the object, the kind of the write, and whether the write is optional.
         self._changes: RepeatedWrites[tuple[str, type[Action], bool]] = RepeatedWrites()
         self.results: Counter[str] = Counter({"success": 0, "failure": 0})

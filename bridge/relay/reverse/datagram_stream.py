@@ -31,7 +31,7 @@ from bridge.net.portions import Portions
 #: Bytes that the transport takes before the queue fills.
 WRITE_BUFFER = 256 * 1024
 #: Bytes that wait: of one flow (four of the longest datagrams), of one stream, and of all streams.
-FLOW_QUEUE, QUEUE, QUEUES = 256 * 1024, 4 * 1024 * 1024, 8 * 1024 * 1024
+FLOW_QUEUE, QUEUE, QUEUES = 256 * 1024, 2 * 1024 * 1024, 4 * 1024 * 1024
 #: Length, the agent's port, the client's port, the client's address.
 _HEADER = struct.Struct("!HHH16s")
 #: Bytes of memory that each waiting frame takes beside its own.

@@ -94,14 +94,14 @@ def test_soft_limit_is_raised_for_requested_connections(hard: int) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= required_files(2000)
 
 
-@pytest.mark.parametrize(("image", "connections"), [("", 630), ("bridge:1", 315)])
+@pytest.mark.parametrize(("image", "connections"), [("", 472), ("bridge:1", 236)])
 def test_connections_follow_from_the_memory(
     image: str, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = RelaySettings(connections=2000, image=image)
     monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**29)
     assert fit_to_memory(settings).connections == connections
-    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**32)
+    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**33)
     assert fit_to_memory(settings) == settings
 
 

@@ -14,7 +14,7 @@ MIB = 2**20
 
 def test_limit_follows_from_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsent_budget, "memory_limit", lambda: 512 * MIB)
-    assert UnsentBudget().limit == 8 * MIB
+    assert UnsentBudget().limit == 16 * MIB // 3
 
 
 def test_namespace_that_does_not_read_leaves_full_windows_to_others() -> None:

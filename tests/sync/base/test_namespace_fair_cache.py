@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
+from sync.base import namespace_fair_cache
 from sync.base.namespace_fair_cache import FairCache
+
+
+@pytest.mark.parametrize(("memory", "entries"), [(2**29, 2048), (2**32, 10_000)])
+def test_entries_follow_from_the_memory(
+    memory: int, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespace_fair_cache, "memory_limit", lambda: memory)
+    cache: FairCache[int, None] = FairCache()
+    for number in range(entries + 1):
+        cache.put("a", number, None)
+    assert len(cache) == entries
 
 
 def test_namespace_that_fills_the_cache_evicts_its_own_entries() -> None:

@@ -159,7 +159,7 @@ async def test_status_that_is_no_object_is_reported() -> None:
         await socket.send_bytes(b"\3[]")
 
     async with shell(play) as running:
-        with pytest.raises(Unreachable, match="its status is not an object"):
+        with pytest.raises(Unreachable, match="its status is not that of an API server"):
             await output(running)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sync.base import namespace_fair_cache
 from sync.cache import cache_share
 from sync.kube.api_resources import PODS
 from sync.kube.response_limits import ResponseLimits
-from sync.pods import last_states
 from sync.pods.last_states import LastStates
 from tests.objects import pod
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
@@ -41,7 +41,7 @@ def test_large_states_are_kept_as_stubs_within_the_memory(limits: ResponseLimits
 def test_evicted_state_frees_its_memory(
     limits: ResponseLimits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_states, "LAST_STATES_MAX", 1)
+    monkeypatch.setattr(namespace_fair_cache, "entries_limit", lambda: 1)
     states = LastStates(limits)
     states.put("a", ended("a"))
     one = limits.cached

@@ -1,0 +1,94 @@
+"""What all peers together can make a bridge keep fits into the memory limit of an installation.
+
+The rows are those of the table in docs/explanation/security.md, section Limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.app import probe_server
+from bridge.base.join_settings import RELAY_CONNECTIONS, RelaySettings
+from bridge.kubelet import exec_attach_portforward
+from bridge.net import (
+    accepted_connections,
+    http_server,
+    open_file_budget,
+    port_forward_sessions,
+    single_flight_cache,
+)
+from bridge.net.unsent_budget import UnsentBudget
+from bridge.pod_metrics import kubelet_scraper
+from bridge.relay.forward import balancer
+from bridge.relay.reverse import datagram_stream
+from sync.base import memory_limit, namespace_fair_cache
+from sync.cache import cache_share, watcher
+from sync.kube import credential_plugins, list_pages, oidc, response_limits
+from sync.kube.transport import MAX_CONNECTIONS
+
+MIB = 2**20
+#: The idle process: "memory" in docs/explanation/performance.md.
+PROCESS = 94 * 10**6
+#: Resources of the remote that a bridge watches.
+WATCHES = 16
+#: Bytes of an entry in each cache by name or UID, all together (`FairCache`, and recent tokens).
+ENTRIES_SIZE = 6500
+#: Bytes of an idle session, of a remembered client of a Service, and of the result of a review.
+SESSION_SIZE, CLIENT_SIZE, REVIEW_SIZE = 34 * 1024, 200, 512
+#: Relay agents, and bytes of each: control messages and datagrams that are read or written.
+AGENTS, AGENT_SIZE = 8, MIB
+#: Bytes of a connection before a request is admitted: half of a stream, and its head twice.
+WAITING_SIZE = open_file_budget.STREAM_SIZE // 2 + 2 * http_server.MAX_HEAD
+#: Times its size that a large head takes, once it is parsed.
+PARSED_HEAD = 6
+
+
+@pytest.fixture(params=[512 * MIB, 2048 * MIB])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The memory limit of the process: that of an installation, and a higher one."""
+    limit: int = request.param
+    monkeypatch.setattr(memory_limit, "_limits", lambda _: iter([limit]))
+    memory_limit.memory_limit.cache_clear()
+    yield limit
+    memory_limit.memory_limit.cache_clear()
+
+
+def bounds() -> dict[str, int]:
+    """Bytes by row."""
+    one_body = 2 * response_limits.BODY_LIMIT + response_limits.DECODED_LIMIT
+    relay = RelaySettings(connections=RELAY_CONNECTIONS, image="bridge")
+    connections = 2 * open_file_budget.fit_to_memory(relay).connections
+    watch = 2 * watcher.READ_AHEAD + response_limits.SMALL_BODY
+    return {
+        "process": PROCESS,
+        "objects of the remote": cache_share.RemoteShare(
+            response_limits.ResponseLimits("remote")
+        ).limit,
+        "objects of home's tenants": cache_share.home_limit(),
+        "large bodies of both API servers": 2 * response_limits.large_bodies() * one_body,
+        "other bodies of both API servers": 2 * MAX_CONNECTIONS * response_limits.SMALL_BODY,
+        "watches of the remote": WATCHES * watch,
+        "lists of the remote": list_pages.RUNNING_LIST_LIMIT,
+        "kubelets' metrics": 2 * response_limits.text_limit() + 2 * kubelet_scraper.kept_limit(),
+        "caches by name": namespace_fair_cache.entries_limit() * ENTRIES_SIZE,
+        "streams": open_file_budget.max_streams(10**6) * open_file_budget.STREAM_SIZE,
+        "output of run": exec_attach_portforward.MAX_OUTPUTS,
+        "relayed connections": connections * open_file_budget.CONNECTION_SIZE,
+        "idle sessions with pods": port_forward_sessions.MAX_IDLE * SESSION_SIZE,
+        "clients of Services": balancer.MAX_CLIENTS * CLIENT_SIZE,
+        "unsent bytes": 3 * UnsentBudget().limit,
+        "datagrams that wait": datagram_stream.QUEUES,
+        "relay agents": AGENTS * AGENT_SIZE,
+        "waiting connections": accepted_connections.MAX_WAITING * WAITING_SIZE,
+        "connections of the health port": probe_server.MAX_CONNECTIONS * 2 * http_server.MAX_HEAD,
+        "results of reviews": 2 * single_flight_cache.SIZE * REVIEW_SIZE,
+        "issuers and plugins": oidc.RESPONSE_LIMIT + credential_plugins.OUTPUT_LIMIT,
+        "large heads": PARSED_HEAD * http_server.large_heads_limit(),
+    }
+
+
+def test_sum_of_all_bounds_is_within_the_memory(memory: int) -> None:
+    found = bounds()
+    assert sum(found.values()) <= memory, {row: size / MIB for row, size in found.items()}
