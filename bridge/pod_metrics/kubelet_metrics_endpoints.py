@@ -32,12 +32,12 @@ from bridge.kubelet.pod_lookup import PodDirectory, ScheduledPod
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.pod_metrics import metrics_api_client
-from bridge.pod_metrics.kubelet_scraper import KubeletScraper, ScrapeResult
+from bridge.pod_metrics.kubelet_scraper import KubeletScraper, ScrapeResult, kept_limit
 from bridge.pod_metrics.metrics_api_client import MetricsApiSource
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
 from bridge.pod_metrics.stats_summary_builder import is_valid, summary, usages
 from sync.kube.client import KubeClient
-from sync.kube.response_limits import DECODED_LIMIT, decoded_size
+from sync.kube.response_limits import decoded_size
 from translators.object_accessors import Object, uid_of
 from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition, stats_summary
@@ -235,8 +235,8 @@ def _parse_resource(
 
 
 def _parse_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> tuple[list[Object], int]:
-    if decoded_size(body) > DECODED_LIMIT:
-        raise ValueError(f"the response needs more than {DECODED_LIMIT} bytes in memory")
+    if decoded_size(body) > kept_limit():
+        raise ValueError(f"the response needs more than {kept_limit()} bytes in memory")
     answer = orjson.loads(body)
     if not isinstance(answer, dict):
         raise ValueError("the response is not a stats summary")  # noqa: TRY004  # the contract

@@ -71,7 +71,7 @@ def bounds() -> dict[str, int]:
         "other bodies of both API servers": 2 * MAX_CONNECTIONS * response_limits.SMALL_BODY,
         "watches of the remote": WATCHES * watch,
         "lists of the remote": list_pages.RUNNING_LIST_LIMIT,
-        "kubelets' metrics": 2 * response_limits.text_limit() + 2 * kubelet_scraper.kept_limit(),
+        "kubelets' metrics": response_limits.text_limit() + 3 * kubelet_scraper.kept_limit(),
         "caches by name": namespace_fair_cache.entries_limit() * ENTRIES_SIZE,
         "streams": open_file_budget.max_streams(10**6) * open_file_budget.STREAM_SIZE,
         "output of run": exec_attach_portforward.MAX_OUTPUTS,

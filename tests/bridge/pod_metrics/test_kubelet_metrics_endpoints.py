@@ -22,7 +22,6 @@ from bridge.pod_metrics import metrics_api_client as api
 from bridge.rbac import permissions
 from bridge.rbac.permissions import required_in_remote
 from sync.kube.api_resources import PODS, Object
-from sync.kube.response_limits import DECODED_LIMIT
 from tests.bridge.prepared_namespaces import granting, prepared
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import Clusters, put_worker
@@ -309,8 +308,11 @@ async def test_metrics_of_all_kubelets_are_bounded(
         assert 'pod="' in await read(session)
 
 
-async def test_summary_of_many_values_is_not_decoded(two: Clusters, there: Kubelets) -> None:
-    there.garbled = b'{"pods":[' + b"[]," * (DECODED_LIMIT // 200) + b"0]}"
+async def test_summary_of_many_values_is_not_decoded(
+    two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_metrics_endpoints, "kept_limit", lambda: 2**20)
+    there.garbled = b'{"pods":[' + b"[]," * 5300 + b"0]}"
     async with running(two, "worker") as (_, __, session):
         assert (await refused(session, "/stats/summary"))[0] == 503
 
