@@ -27,7 +27,7 @@ from typing import Any, cast
 from sync.kube.nested_transport import Buffer, LayeredTransport
 from sync.kube.socket_reader import READ_SIZE, SocketReader
 
-#: Bytes after which OpenSSL's replies are counted.
+#: Bytes that are encrypted or decrypted at once; OpenSSL's replies are counted after so many.
 _PIECE = 32 * 1024
 #: Bytes of OpenSSL's own replies to received data, some 30 each: rejections of renegotiation (TLS
 #: 1.2), which current programs do not request, and new keys (TLS 1.3), which some request after
@@ -108,7 +108,7 @@ class TlsLayer(LayeredTransport):
 
     def data_received(self, data: Buffer) -> None:
         view = memoryview(data)
-        # In pieces: OpenSSL keeps its largest buffer for the life of the connection.
+        # In pieces, as in `write`: OpenSSL keeps its largest buffers until the connection ends.
         for at in range(0, len(view), _PIECE):
             self._incoming.write(view[at : at + _PIECE])
             if self._above is not None or self._handshake():
@@ -271,11 +271,10 @@ class TlsLayer(LayeredTransport):
         rest = memoryview(data).cast("B")
         try:
             while rest:
-                rest = rest[self._tls.write(rest) :]
+                rest = rest[self._tls.write(rest[:_PIECE]) :]
+                self._flush()
         except ssl.SSLError as error:
             self._fail(error)
-            return
-        self._flush()
 
     def can_write_eof(self) -> bool:
         return True
