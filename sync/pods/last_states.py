@@ -1,4 +1,4 @@
-"""The last states of deleted remote pods, until their home pods are gone or have another one.
+"""The last states of deleted remote pods, until their home pods are deleted or have another one.
 
 They share the memory for the objects of the remote (`sync.cache.cache_share`): of a pod that does
 not fit, a stub is kept (`sync.cache.stub`), and where there is no memory for that, nothing. Their

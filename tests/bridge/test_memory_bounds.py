@@ -1,11 +1,9 @@
-"""What all peers together can make a bridge keep fits into the memory limit of an installation.
+"""The sum of all limits of memory fits into the memory limit of an installation.
 
 The rows are those of the table in docs/explanation/security.md, section Limits.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,12 +16,12 @@ from bridge.net import (
     open_file_budget,
     port_forward_sessions,
     single_flight_cache,
+    unsent_budget,
 )
-from bridge.net.unsent_budget import UnsentBudget
 from bridge.pod_metrics import kubelet_scraper
 from bridge.relay.forward import balancer
 from bridge.relay.reverse import datagram_stream
-from sync.base import memory_limit, namespace_fair_cache
+from sync.base import namespace_fair_cache
 from sync.cache import cache_share, watcher
 from sync.kube import credential_plugins, list_pages, oidc, response_limits
 from sync.kube.transport import MAX_CONNECTIONS
@@ -31,6 +29,16 @@ from sync.kube.transport import MAX_CONNECTIONS
 MIB = 2**20
 #: The idle process: "memory" in docs/explanation/performance.md.
 PROCESS = 94 * 10**6
+#: The modules whose limits follow from the memory.
+LIMITED_BY_MEMORY = (
+    cache_share,
+    http_server,
+    kubelet_scraper,
+    namespace_fair_cache,
+    open_file_budget,
+    response_limits,
+    unsent_budget,
+)
 #: Resources of the remote that a bridge watches.
 WATCHES = 16
 #: Bytes of an entry in each cache by name or UID, all together (`FairCache`, and recent tokens).
@@ -46,13 +54,12 @@ PARSED_HEAD = 6
 
 
 @pytest.fixture(params=[512 * MIB, 2048 * MIB])
-def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """The memory limit of the process: that of an installation, and a higher one."""
     limit: int = request.param
-    monkeypatch.setattr(memory_limit, "_limits", lambda _: iter([limit]))
-    memory_limit.memory_limit.cache_clear()
-    yield limit
-    memory_limit.memory_limit.cache_clear()
+    for module in LIMITED_BY_MEMORY:
+        monkeypatch.setattr(module, "memory_limit", lambda: limit)
+    return limit
 
 
 def bounds() -> dict[str, int]:
@@ -78,7 +85,7 @@ def bounds() -> dict[str, int]:
         "relayed connections": connections * open_file_budget.CONNECTION_SIZE,
         "idle sessions with pods": port_forward_sessions.MAX_IDLE * SESSION_SIZE,
         "clients of Services": balancer.MAX_CLIENTS * CLIENT_SIZE,
-        "unsent bytes": 3 * UnsentBudget().limit,
+        "unsent bytes": 3 * unsent_budget.UnsentBudget().limit,
         "datagrams that wait": datagram_stream.QUEUES,
         "relay agents": AGENTS * AGENT_SIZE,
         "waiting connections": accepted_connections.MAX_WAITING * WAITING_SIZE,

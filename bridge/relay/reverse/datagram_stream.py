@@ -11,8 +11,8 @@ request at the API server, for each DNS query. The price is head-of-line blockin
 a lost segment, all flows of this agent wait. Bulk in one flow delays others only by what the
 connection has taken already (`WRITE_BUFFER`, and the kernel's buffers): what it does not take at
 once waits in a queue in which flows take turns. The queue is bounded for each flow and in total,
-and all queues of a process together, of which a stream may hold as much as is free. What arrives
-above the bound is dropped, as by a router. A flood of small datagrams is handled in
+and all queues of a process together, of which a stream may hold as much as is free. Datagrams above
+the bound are dropped, as by a router. A flood of small datagrams is handled in
 portions (`bridge.net.portions`), between which the program does its other work.
 """
 
