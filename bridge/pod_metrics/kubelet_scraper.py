@@ -3,7 +3,7 @@
 Only nodes that run a pod of this virtual node are queried, `PARALLEL` at a time. A kubelet that
 does not answer within `NODE_TIMEOUT` costs its own pods' samples only; the whole scrape ends after
 `TOTAL_TIMEOUT`. Responses are parsed in a thread, one at a time: a full node has some thousand
-lines, and since threads share the interpreter, more of them would delay the event loop. One over 64
+lines, and since threads share the interpreter, more of them would delay the event loop. One over 32
 KiB is in memory until it is parsed; further ones wait. The parsed responses of all scrapes are
 bounded (`kept_limit`), until `KEPT_SECONDS` after each; a node beyond that counts as one that does
 not answer.

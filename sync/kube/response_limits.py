@@ -32,7 +32,7 @@ BODY_LIMIT = 10 * 2**20
 #: Bytes of a text that is not JSON, at most (`text_limit`).
 TEXT_LIMIT = 2**25
 #: Bytes of a body that is read without a turn: a pod has about 2**13.
-SMALL_BODY = 2**16
+SMALL_BODY = 2**15
 #: Bytes of a v1.Status, which has some hundred, or of a version.
 SHORT_LIMIT = SMALL_BODY
 #: Larger bodies that are in memory at once; decoding is serial anyway. A process with less than

@@ -22,8 +22,9 @@ from bridge.pod_metrics import kubelet_scraper
 from bridge.relay.forward import balancer
 from bridge.relay.reverse import datagram_stream
 from sync.base import namespace_fair_cache
-from sync.cache import cache_share, watcher
-from sync.kube import credential_plugins, list_pages, oidc, response_limits
+from sync.cache import cache_share, interning, watcher
+from sync.kube import credential_plugins, list_pages, oidc, request, response_limits
+from sync.kube.socket_reader import READ_SIZE
 from sync.kube.transport import MAX_CONNECTIONS
 
 MIB = 2**20
@@ -46,7 +47,7 @@ ENTRIES_SIZE = 6500
 #: Bytes of an idle session, of a remembered client of a Service, and of the result of a review.
 SESSION_SIZE, CLIENT_SIZE, REVIEW_SIZE = 34 * 1024, 200, 512
 #: Relay agents, and bytes of each: control messages and datagrams that are read or written.
-AGENTS, AGENT_SIZE = 8, MIB
+AGENTS, AGENT_SIZE = 4, MIB
 #: Bytes of a connection before a request is admitted: half of a stream, and its head twice.
 WAITING_SIZE = open_file_budget.STREAM_SIZE // 2 + 2 * http_server.MAX_HEAD
 #: Times its size that a large head takes, once it is parsed.
@@ -68,6 +69,7 @@ def bounds() -> dict[str, int]:
     relay = RelaySettings(connections=RELAY_CONNECTIONS, image="bridge")
     connections = 2 * open_file_budget.fit_to_memory(relay).connections
     watch = 2 * watcher.READ_AHEAD + response_limits.SMALL_BODY
+    response = 2 * request.READ_AHEAD + READ_SIZE + response_limits.SMALL_BODY
     return {
         "process": PROCESS,
         "objects of the remote": cache_share.RemoteShare(
@@ -75,7 +77,7 @@ def bounds() -> dict[str, int]:
         ).limit,
         "objects of home's tenants": cache_share.home_limit(),
         "large bodies of both API servers": 2 * response_limits.large_bodies() * one_body,
-        "other bodies of both API servers": 2 * MAX_CONNECTIONS * response_limits.SMALL_BODY,
+        "other bodies of both API servers": 2 * MAX_CONNECTIONS * response,
         "watches of the remote": WATCHES * watch,
         "lists of the remote": list_pages.RUNNING_LIST_LIMIT,
         "kubelets' metrics": response_limits.text_limit() + 3 * kubelet_scraper.kept_limit(),
