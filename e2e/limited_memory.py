@@ -9,7 +9,7 @@ from e2e.bridge_process import Bridge
 from e2e.clusters.cgroups import hierarchies
 
 #: Bytes that an installation's pod may use.
-LIMIT = 512 * 2**20
+LIMIT = 2**30
 
 
 @contextmanager

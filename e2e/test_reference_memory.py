@@ -23,7 +23,7 @@ from e2e.workload_manifests import pod, shell
 
 COUNT = 300
 MIB = 2**20
-#: MB that the bridge may need: half of its limit, which is less than the pod refers to.
+#: MB that the bridge may need: a quarter of its limit, which is less than the pod refers to.
 MAX_MB = 256
 
 

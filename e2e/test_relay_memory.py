@@ -19,7 +19,7 @@ from e2e.test_relay import RelayedConnection, all_ready, files, slices
 
 #: Clients, of the 1000 that one namespace may have, and how many connect in a second.
 CLIENTS, RATE = 900, 150
-#: MB that the bridge may need: half of its limit.
+#: MB that the bridge may need: a quarter of its limit.
 MAX_MB = 256
 
 

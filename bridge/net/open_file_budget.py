@@ -17,11 +17,10 @@ import logging
 import resource
 from collections import Counter
 from dataclasses import replace
-from fractions import Fraction
 from typing import Literal
 
 from bridge.base.join_settings import RelaySettings
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_share
 from translators.relay import ipam
 
 log = logging.getLogger(__name__)
@@ -31,8 +30,6 @@ MAX_STREAMS = 1000
 #: Bytes of a stream and of a relayed connection: idle, 75 and 31 KiB (see `make bench`), the least
 #: that each direction may hold if its peer does not read (`bridge.net.unsent_budget`), and a frame.
 STREAM_SIZE, CONNECTION_SIZE = 96 * 1024, 52 * 1024
-#: The part of the process's memory for all streams, and again for all relayed connections.
-_SHARE = Fraction(3, 64)
 #: The most ports that the relay listens on: a port of a Service takes one per ready pod, up to 16.
 MAX_LISTENERS = 4096
 #: Descriptors of a stream or connection: the client's and the remote's.
@@ -114,7 +111,7 @@ def raise_open_file_limit(minimum: int = 0) -> int:
 
 def max_streams(files: int) -> int:
     """How many streams fit into so many open files, and into the memory."""
-    fitting = int(memory_limit() * _SHARE) // STREAM_SIZE
+    fitting = memory_share(6) // STREAM_SIZE
     return max(1, min(MAX_STREAMS, fitting, (files - _RESERVED) // _FILES_PER_CONNECTION))
 
 
@@ -147,7 +144,7 @@ def fit_to_memory(settings: RelaySettings) -> RelaySettings:
     """These settings, with no more connections than fit into the memory; with agents, as many in
     either direction."""
     directions = 2 if settings.image else 1
-    fitting = int(memory_limit() * _SHARE) // CONNECTION_SIZE // directions
+    fitting = memory_share(8) // CONNECTION_SIZE // directions
     return replace(settings, connections=max(1, min(settings.connections, fitting)))
 
 

@@ -3,7 +3,7 @@
 Only nodes that run a pod of this virtual node are queried, `PARALLEL` at a time. A kubelet that
 does not answer within `NODE_TIMEOUT` costs its own pods' samples only; the whole scrape ends after
 `TOTAL_TIMEOUT`. Responses are parsed in a thread, one at a time: a full node has some thousand
-lines, and since threads share the interpreter, more of them would delay the event loop. One over 32
+lines, and since threads share the interpreter, more of them would delay the event loop. One over 64
 KiB is in memory until it is parsed; further ones wait. The parsed responses of all scrapes are
 bounded (`kept_limit`), until `KEPT_SECONDS` after each; a node beyond that counts as one that does
 not answer.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from bridge.kubelet.pod_lookup import ScheduledPod
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_share
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
@@ -54,9 +54,9 @@ class ScrapeResult(Generic[T]):
 
 
 def kept_limit() -> int:
-    """Bytes of the parsed responses: 8 MiB of a process with 512 MiB. The samples of a pod in
+    """Bytes of the parsed responses: 23 MiB of a process with 1 GiB. The samples of a pod in
     /metrics/resource need some 1.3 KiB, its statistics in /stats/summary ten times as much."""
-    return memory_limit() // 64
+    return memory_share(2)
 
 
 class KubeletScraper:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_share
 from sync.kube.response_limits import CACHE_LIMIT, ResponseLimits
 from translators.object_accessors import HomeNamespace
 
@@ -61,15 +61,14 @@ class CacheShare:
 
 
 class RemoteShare(CacheShare):
-    """The part of one store of the memory for all objects of one remote: three sixteenths of the
-    process's, or `CACHE_LIMIT` if that is less. Most of it is for pods, so a store may have three
-    quarters."""
+    """The part of one store of the memory for all objects of one remote, which is `CACHE_LIMIT` at
+    most. Most of it is for pods, so a store may have three quarters."""
 
     _times_free = 3
 
     @property
     def limit(self) -> int:
-        return min(CACHE_LIMIT, memory_limit() * 3 // 16)
+        return min(CACHE_LIMIT, memory_share(22))
 
 
 class NamespaceShares:
@@ -91,5 +90,5 @@ class NamespaceShares:
 
 
 def home_limit() -> int:
-    """Bytes of the home cluster's objects: three in 32 of the process's memory."""
-    return memory_limit() * 3 // 32
+    """Bytes of the home cluster's objects."""
+    return memory_share(12)

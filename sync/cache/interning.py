@@ -24,7 +24,7 @@ from translators.object_accessors import Object
 POOL_PARTS = 4096
 #: Bytes of memory that the parts of one generation of a pool may need, and one part of it. Parts
 #: that contain each other count as often.
-POOL_SIZE = 2**24
+POOL_SIZE = 2**23
 PART_SIZE = POOL_SIZE // 8
 #: Levels of maps and lists in which parts are shared; those of an affinity in a pod are ten.
 DEPTH = 12

@@ -27,7 +27,7 @@ MAX_PAGES = 10_000
 TOKEN_LIMIT = 8192
 #: Bytes of JSON of a list that is in memory as a whole: in a command, those of 30,000 pods, and in
 #: a running bridge what it lists of a remote besides its caches.
-LIST_LIMIT, RUNNING_LIST_LIMIT = 2**28, 2**22
+LIST_LIMIT, RUNNING_LIST_LIMIT = 2**28, 2**24
 #: Bytes that an object of a reduced list counts.
 REDUCED_SIZE = 256
 #: A page that is too large is requested with this part of its objects.

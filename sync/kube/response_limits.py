@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_limit, memory_share
 from sync.kube.api_errors import ResponseTooLarge, Side
 from sync.kube.http2_connection import Http2Response
 
@@ -32,7 +32,7 @@ BODY_LIMIT = 10 * 2**20
 #: Bytes of a text that is not JSON, at most (`text_limit`).
 TEXT_LIMIT = 2**25
 #: Bytes of a body that is read without a turn: a pod has about 2**13.
-SMALL_BODY = 2**15
+SMALL_BODY = 2**16
 #: Bytes of a v1.Status, which has some hundred, or of a version.
 SHORT_LIMIT = SMALL_BODY
 #: Larger bodies that are in memory at once; decoding is serial anyway. A process with less than
@@ -44,7 +44,7 @@ _AMPLE_MEMORY = 2**31
 DECODED_LIMIT = 32 * 2**20
 
 #: Bytes of JSON of all objects of one remote that informers keep: 34,000 pods of 10 kB. A
-#: process with less than 2.7 GiB of memory keeps less (`sync.cache.cache_share`). Decoded, objects
+#: process with less than 1.8 GiB of memory keeps less (`sync.cache.cache_share`). Decoded, objects
 #: need several times as much, and those of one template less (`sync.cache.interning`).
 CACHE_LIMIT = 2**29
 
@@ -64,9 +64,9 @@ def large_bodies() -> int:
 
 
 def text_limit() -> int:
-    """Bytes of a text, such as a kubelet's metrics: 4 MiB of a process with 512 MiB. A kubelet with
+    """Bytes of a text, such as a kubelet's metrics: 11 MiB of a process with 1 GiB. A kubelet with
     250 pods has less than 1 MiB in /metrics/resource, and 2 MiB in /stats/summary."""
-    return min(TEXT_LIMIT, memory_limit() // 128)
+    return min(TEXT_LIMIT, memory_share(1))
 
 
 def decoded_size(raw: bytes) -> int:

@@ -7,7 +7,6 @@ import resource
 
 import pytest
 
-from bridge.net import open_file_budget
 from bridge.net.open_file_budget import MAX_STREAMS, max_streams, raise_open_file_limit
 from tests.bridge.kubelet.conftest import running_server
 from tests.bridge.kubelet.fake_api_servers import EXEC, echo, wait_until
@@ -20,13 +19,13 @@ from tests.bridge.kubelet.pki import Pki
 def test_stream_limit_leaves_file_descriptors(
     files: int, streams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**31)
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**31)
     assert max_streams(files) == streams
 
 
 def test_stream_limit_follows_from_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**29)
-    assert max_streams(100_000) == 256
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**30)
+    assert max_streams(100_000) == 736
 
 
 def test_open_file_limit_is_raised_to_the_hard_limit() -> None:

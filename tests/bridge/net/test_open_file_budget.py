@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.base.join_settings import RelaySettings
-from bridge.net import open_file_budget
 from bridge.net.open_file_budget import (
     NamespaceLimit,
     fit_to_memory,
@@ -94,14 +93,14 @@ def test_soft_limit_is_raised_for_requested_connections(hard: int) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= required_files(2000)
 
 
-@pytest.mark.parametrize(("image", "connections"), [("", 472), ("bridge:1", 236)])
+@pytest.mark.parametrize(("image", "connections"), [("", 1811), ("bridge:1", 905)])
 def test_connections_follow_from_the_memory(
     image: str, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = RelaySettings(connections=2000, image=image)
-    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**29)
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**30)
     assert fit_to_memory(settings).connections == connections
-    monkeypatch.setattr(open_file_budget, "memory_limit", lambda: 2**33)
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**33)
     assert fit_to_memory(settings) == settings
 
 

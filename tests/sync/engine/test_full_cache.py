@@ -24,12 +24,12 @@ def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_share, "CACHE_LIMIT", 2**16)
 
 
-@pytest.mark.parametrize(("memory", "mib"), [(2**29, 96), (2**34, 512)])
+@pytest.mark.parametrize(("memory", "mib"), [(2**29, 77), (2**30, 253), (2**34, 512)])
 def test_limit_follows_from_the_memory(
     monkeypatch: pytest.MonkeyPatch, memory: int, mib: int
 ) -> None:
     monkeypatch.setattr(cache_share, "CACHE_LIMIT", CACHE_LIMIT)
-    monkeypatch.setattr(cache_share, "memory_limit", lambda: memory)
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: memory)
     limits = ResponseLimits("remote")
     share = cache_share.RemoteShare(limits)
     assert not share.take("all", mib * 2**20)
