@@ -4,6 +4,8 @@
   (`STREAM_WINDOW`), and not the other responses.
 - A connection that ends, breaks or violates the protocol ends all its responses with an OSError.
 - A server that reads nothing does not make the bridge buffer more than `UNSENT_LIMIT`.
+- Received bytes are parsed in slices, between which the event loop runs: a read can hold thousands of
+  frames. Nothing is read meanwhile.
 - GOAWAY ends the connection: h2 supports no streams after it, and a watch continues elsewhere.
 - The connection is closed with its last response.
 """
@@ -43,7 +45,7 @@ UNSENT_LIMIT = 2**20
 #: Frames without a part of a response, in one `_SLICE` or second: a server sends settings once, few
 #: pings, and one end for each response. A flood of them would take the event loop's time.
 CONTROL_FRAMES = 250
-#: Bytes that are parsed at once: one TLS record.
+#: Bytes that are parsed in one turn of the event loop: one TLS record.
 _SLICE = 2**14
 #: The window of a new connection (RFC 9113, section 6.9.2).
 _INITIAL_WINDOW = 2**16 - 1
@@ -181,6 +183,10 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._responses: dict[int, Http2Response] = {}
         self._frames = _FrameHeads()
+        self._received = bytearray()  # that are still to be parsed
+        self._next_slice: asyncio.Handle | None = None
+        # How the connection was lost before all bytes were parsed.
+        self._lost: tuple[Exception | None] | None = None
         self._settings: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -232,15 +238,32 @@ class Http2Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._next_slice is None:
+            self._receive_slice()
+
+    def _receive_slice(self) -> None:
+        was_waiting, self._next_slice = self._next_slice is not None, None
+        part = bytes(self._received[:_SLICE])
+        del self._received[:_SLICE]
+        self._parse(part)
+        if self._received:
+            if not was_waiting:
+                self._set_reading(False)
+            self._next_slice = asyncio.get_running_loop().call_soon(self._receive_slice)
+        elif self._lost is not None:
+            self.connection_lost(*self._lost)
+        elif was_waiting:
+            self._set_reading(True)
+
+    def _parse(self, part: bytes) -> None:
+        if self._frames.is_flooded_by(part):
+            message = "the server floods the connection with control frames"
+            self._break(OSError(errno.EPROTO, message))
+            return
         try:
-            for start in range(0, len(data), _SLICE):
-                part = data[start : start + _SLICE]
-                if self._frames.is_flooded_by(part):
-                    message = "the server floods the connection with control frames"
-                    self._break(OSError(errno.EPROTO, message))
-                    return
-                for event in self._h2.receive_data(part):
-                    self._handle(event)
+            for event in self._h2.receive_data(part):
+                self._handle(event)
         except H2Error as error:
             # The name alone: the text may quote what the server sent.
             message = f"the server violates HTTP/2 ({type(error).__name__})"
@@ -252,11 +275,22 @@ class Http2Connection(asyncio.Protocol):
         self._flush()
         self._close_if_unused()
 
+    def _set_reading(self, on: bool) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended(exc or ConnectionResetError(errno.ECONNRESET, _CLOSED))
+        if self._next_slice is None:
+            self._ended(exc or ConnectionResetError(errno.ECONNRESET, _CLOSED))
+        else:
+            self._lost = (exc,)
 
     # -- events ----------------------------------------------------------------------------
 
@@ -304,6 +338,7 @@ class Http2Connection(asyncio.Protocol):
             self._fail(stream_id, error)
 
     def _refuse_requests(self) -> None:
+        self._received.clear()  # there is no response to which they could belong
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end(self)

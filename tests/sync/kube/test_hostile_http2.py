@@ -25,6 +25,7 @@ class StuckTransport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.aborted = False
+        self.reads = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -40,6 +41,12 @@ class StuckTransport(asyncio.Transport):
 
     def close(self) -> None:
         self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
 
     def take(self) -> bytes:
         """The bytes that the peer reads."""
@@ -143,6 +150,27 @@ async def test_single_bytes_are_buffered_as_bytes() -> None:
     assert await pair.response.readany() == b"x" * _FRAMES
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_flood_of_small_frames_is_parsed_in_turns(is_lost: bool) -> None:
+    """One read of them once kept the event loop busy for 0.4 s."""
+    pair = Pair()
+    pair.server.send_headers(1, [(":status", "200")])
+    pair.pass_on()
+    pair.server.send_data(1, b"x")
+    frame = pair.server.data_to_send()
+    pair.server.end_stream(1)
+    pair.client.data_received(frame * 20_000 + pair.server.data_to_send())
+    assert not pair.transport.reads
+    if is_lost:
+        pair.client.connection_lost(None)
+    sizes = []
+    while part := await pair.response.readany():
+        sizes.append(len(part))
+    assert sum(sizes) == 20_000
+    assert max(sizes) < 2_000
+    assert pair.ended == [pair.client]
+
+
 async def test_endless_header_lists_end_the_connection() -> None:
     pair = Pair()
     with memory_below(16 * MIB):
@@ -150,6 +178,7 @@ async def test_endless_header_lists_end_the_connection() -> None:
             1, [(":status", "200"), *((f"a{n}", "b" * 999) for n in range(99))]
         )
         pair.pass_on()
+        await asyncio.sleep(0.1)
     assert pair.ended == [pair.client]
     with pytest.raises(OSError, match="violates"):
         await pair.response.head()
