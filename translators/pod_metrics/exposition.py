@@ -4,8 +4,9 @@ Pure.
 Only samples with the namespace and name labels of managed pods are kept; samples of other pods and
 of the node stay in the remote. The labels ``namespace``, ``pod`` and ``pod_uid`` are rewritten;
 other labels, the value and the timestamp are unchanged, for all metric families. The format is
-version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped. The text of a
-hostile kubelet takes no more memory than that of an honest one.
+version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped, and those that
+are longer than `LINE_LIMIT`. The kubelets are not trusted: apart from the kept samples, memory for a
+text of any content is some times that of the text.
 """
 
 from __future__ import annotations
@@ -20,13 +21,21 @@ from translators.ownership_labels import Origin
 #: Media type of this format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*,?', re.ASCII)
+#: Characters of a line: label sets of cAdvisor have some hundred.
+LINE_LIMIT = 2**16
+#: Families with a header, and label sets that are remembered; a kubelet has some hundred families,
+#: and each of its containers some label sets.
+MAX_FAMILIES, MAX_LABEL_SETS = 1000, 4096
+
+# Possessive, so that nothing is kept of each character for backtracking.
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*,?', re.ASCII)
+# Found one after the other: a text of short lines needs a multiple of its memory as a list.
+_LINE = re.compile(r"[^\n]+")
 _ESCAPE = re.compile(r'\\([\\"n])')
-#: Families whose headers are kept until their samples follow, and label sets whose translation is
-#: kept: a kubelet has some hundred families, and a label set for each container and interface.
-_HEADERS_MAX, _TRANSLATED_MAX = 1000, 4096
 #: Suffixes of the samples of histograms and summaries.
 _SUFFIXES = ("_bucket", "_count", "_sum")
+#: HELP and TYPE of a family.
+_HEADER_LINES = 2
 
 
 class RemotePodName(NamedTuple):
@@ -63,16 +72,19 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
     headers: dict[str, list[str]] = {}
     translated: dict[str, str | None] = {}
     current = ""
-    for line in _lines(text):
+    for found in _LINE.finditer(text):
+        if found.end() - found.start() > LINE_LIMIT:
+            continue
+        line = found[0]
         if line.startswith("#"):
             _, _, rest = line.partition(" ")
             keyword, _, rest = rest.partition(" ")
             if keyword in ("HELP", "TYPE"):
-                if len(headers) >= _HEADERS_MAX:
-                    headers.clear()
                 current = rest.partition(" ")[0]
-                headers.setdefault(current, []).append(line)
-                del headers[current][2:]
+                if current in headers or len(headers) < MAX_FAMILIES:
+                    of_family = headers.setdefault(current, [])
+                    if len(of_family) < _HEADER_LINES:
+                        of_family.append(line)
             continue
         name, brace, rest = line.partition("{")
         labels, end, value = rest.rpartition("}")
@@ -80,7 +92,7 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
             continue
         # Every family repeats the label sets of a container.
         if labels not in translated:
-            if len(translated) >= _TRANSLATED_MAX:
+            if len(translated) >= MAX_LABEL_SETS:
                 translated.clear()
             translated[labels] = _translate_labels(labels, pods)
         home_labels = translated[labels]
@@ -93,15 +105,6 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
             families[family] = Family(headers.get(family, []))
         families[family].samples.append(f"{name}{{{home_labels}}}{value}")
     return families
-
-
-def _lines(text: str) -> Iterator[str]:
-    """The lines, one after the other: not all of them are in memory."""
-    start = 0
-    while (end := text.find("\n", start)) >= 0:
-        yield text[start:end]
-        start = end + 1
-    yield text[start:]
 
 
 def merge_families(parts: Iterable[Families]) -> Families:
