@@ -149,8 +149,8 @@ class PortForwardTransport(LayeredTransport):
             exc = None
         else:
             self._report_error(self._error_text() or _HUNG_UP)
-        self._closing = True
-        self._upper.connection_lost(exc)
+        self._closing, self._on_error = True, None
+        self._end_upper(exc)
 
     # -- received frames -------------------------------------------------------------------
 

@@ -23,7 +23,8 @@ class Portions:
     """The received bytes of one connection. ``handle`` returns an iterator over such bytes: each
     step handles a frame and yields whether it had data, or the end of a stream; incomplete frames
     are kept. ``on_flood`` is called for a portion of nothing but other frames, ``on_lost`` after
-    all frames."""
+    all frames; then nothing refers to the owner any more, which is freed without the garbage
+    collector."""
 
     __slots__ = (
         "_end",
@@ -68,7 +69,7 @@ class Portions:
     def lose(self, exc: Exception | None) -> None:
         """Calls ``on_lost`` after the frames so far: the connection is lost."""
         if self._turn is None:
-            self._on_lost(exc)
+            self._finish(exc)
         else:
             self._end = (exc,)
 
@@ -98,9 +99,15 @@ class Portions:
                 self._set_reading(False)
             self._turn = asyncio.get_running_loop().call_soon(self._handle_portion)
         elif self._end is not None:
-            self._on_lost(*self._end)
+            self._finish(*self._end)
         elif was_waiting:
             self._set_reading(not self._is_paused)
+
+    def _finish(self, exc: Exception | None) -> None:
+        on_lost = self._on_lost
+        self._transport, self._frames = None, iter(())
+        del self._handle, self._on_flood, self._on_lost  # they refer to the owner
+        on_lost(exc)
 
     def _set_reading(self, on: bool) -> None:
         if self._transport is None or self._transport.is_closing():

@@ -65,7 +65,7 @@ class FramedTransport(LayeredTransport):
 
     def _lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._upper.connection_lost(exc)
+        self._end_upper(exc)
 
     def _frames(self, data: bytes) -> Iterator[bool]:
         if self._length_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ import pytest
 
 from bridge.net.port_forward_connection import PortForwardTransport
 from bridge.net.portions import PORTION, UNSENT_LIMIT
+from bridge.relay.reverse.framing import FramedTransport
+from sync.kube.nested_transport import LayeredTransport
 from tests.bridge.relay.fake_pods import server_frame
 
 
@@ -248,3 +251,27 @@ def test_nothing_is_sent_after_close() -> None:
     assert closed[0] == 0x88
     pair.channels.write(b"more")
     assert pair.below.sent == closed
+
+
+def test_ended_connection_is_freed_without_the_garbage_collector() -> None:
+    """Objects of ended connections once accumulated until the collector took half a second."""
+    above = Above()
+    framed = FramedTransport(above)
+    errors: list[str] = []
+
+    def failed(why: str) -> None:
+        errors.append(why)
+        transport.abort()
+
+    transport = PortForwardTransport(framed, failed)
+    transport.connection_made(Below())
+    gc.collect()
+    gc.disable()
+    try:
+        transport.connection_lost(None)
+        del transport, framed, failed
+        assert above.lost
+        assert len(errors) == 1
+        assert [it for it in gc.get_objects() if isinstance(it, LayeredTransport)] == []
+    finally:
+        gc.enable()
