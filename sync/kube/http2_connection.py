@@ -4,8 +4,8 @@
   (`STREAM_WINDOW`), and not the other responses.
 - A connection that ends, breaks or violates the protocol ends all its responses with an OSError.
 - A server that reads nothing does not make the bridge buffer more than `UNSENT_LIMIT`.
-- Received bytes are parsed in slices, between which the event loop runs: a read can hold thousands of
-  frames. Nothing is read meanwhile.
+- Received bytes are parsed in slices, between which the event loop runs: one read can hold
+  thousands of frames. Nothing is read meanwhile.
 - GOAWAY ends the connection: h2 supports no streams after it, and a watch continues elsewhere.
 - The connection is closed with its last response.
 """

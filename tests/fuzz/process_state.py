@@ -46,6 +46,8 @@ class State:
     """CPU seconds of the longest callback of the loop since the first state; 0 if not measured."""
     longest_what: str
     """That callback, or its task."""
+    longest_collection: float
+    """CPU seconds of the longest garbage collection."""
 
 
 class ErrorRecorder(logging.Handler):
@@ -62,16 +64,23 @@ class ErrorRecorder(logging.Handler):
 
 
 class LoopSteps:
-    """Measures every callback of asyncio's loops, those of sockets included, in CPU time of the
-    thread: other processes of the machine do not count."""
+    """Measures every callback of asyncio's loops, those of sockets included, and the garbage
+    collections of either loop, in CPU time of the thread: other processes do not count.
+
+    Callbacks are measured without collections: asyncio's connections are garbage in cycles, which
+    uvloop's are not.
+    """
 
     def __init__(self) -> None:
         self.longest, self.what = 0.0, ""
+        self.longest_collection = 0.0
         self.ignores_current = False
         """Whether the current callback does not count; set by itself."""
-        self._collecting = self._collected = 0.0  # CPU time of the garbage collector
+        self._collecting = self._collected = 0.0
+        gc.callbacks.append(self._collector)
 
     def install(self) -> None:
+        """Begins to measure callbacks."""
         run = asyncio.Handle._run  # noqa: SLF001  # every callback passes here
 
         def timed(handle: Any) -> None:
@@ -80,23 +89,21 @@ class LoopSteps:
             callback = handle._callback  # noqa: SLF001
             began = time.thread_time()
             run(handle)
-            took = time.thread_time() - began
-            if self.ignores_current:
-                self.ignores_current = False
-            elif took > self.longest:
+            took = time.thread_time() - began - self._collected
+            if took > self.longest and not self.ignores_current:
                 self.longest, self.what = took, repr(getattr(callback, "__self__", callback))[:300]
-                if self._collected > 0.001:
-                    part = f"{self._collected * 1000:.0f} ms of it garbage collection"
-                    self.what = f"{part}; {self.what}"
+            self.ignores_current = False
 
         asyncio.Handle._run = timed  # type: ignore[assignment,method-assign]  # noqa: SLF001
-        gc.callbacks.append(self._collector)
 
     def _collector(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
             self._collecting = time.thread_time()
-        else:
-            self._collected += time.thread_time() - self._collecting
+            return
+        took = time.thread_time() - self._collecting
+        self._collected += took
+        if not self.ignores_current:
+            self.longest_collection = max(took, self.longest_collection)
 
 
 class ProcessState:
@@ -109,14 +116,17 @@ class ProcessState:
         self._steps = LoopSteps()
         self._has_begun = False
         logging.getLogger().addHandler(self._recorder)
+        self._is_measured = measured
         if measured:
             self._steps.install()
 
     def read(self) -> State:
         if not self._has_begun:  # what came before is the start
-            self._has_begun, self._steps.longest = True, 0.0
+            self._has_begun = True
+            self._steps.longest = self._steps.longest_collection = 0.0
         self._steps.ignores_current = True
         gc.collect()
+        self._steps.ignores_current = self._is_measured
         lines = Path("/proc/self/status").read_text().splitlines()
         status = dict(line.split(":", 1) for line in lines)
         resident, peak = (int(status[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
@@ -130,6 +140,7 @@ class ProcessState:
             errors=self._recorder.errors,
             longest_step=self._steps.longest,
             longest_what=self._steps.what,
+            longest_collection=self._steps.longest_collection,
         )
 
 

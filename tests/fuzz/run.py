@@ -106,6 +106,9 @@ class Report:
         if self.after and self.after.longest_step:
             step = f"{self.after.longest_step * 1000:.0f} ms of CPU time"
             lines.append(f"  longest step of the event loop: {step} ({self.after.longest_what})")
+        elif self.after:
+            milliseconds = self.after.longest_collection * 1000
+            lines.append(f"  longest garbage collection: {milliseconds:.0f} ms of CPU time")
         return "\n".join([*lines, *self.problems])
 
 
@@ -337,5 +340,7 @@ async def audit(
         report.problems.append(f"resident memory has grown by {state.resident - before.resident}")
     if state.longest_step > MAX_STEP:
         report.problems.append(f"a step of the event loop took {state.longest_step:.3f} s")
+    if not state.longest_step and state.longest_collection > MAX_STEP:
+        report.problems.append(f"a garbage collection took {state.longest_collection:.3f} s")
     if state.peak - before.resident > most:
         report.problems.append(f"resident memory grew by {state.peak - before.resident} meanwhile")

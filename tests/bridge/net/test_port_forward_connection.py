@@ -255,23 +255,26 @@ def test_nothing_is_sent_after_close() -> None:
 
 def test_ended_connection_is_freed_without_the_garbage_collector() -> None:
     """Objects of ended connections once accumulated until the collector took half a second."""
-    above = Above()
-    framed = FramedTransport(above)
-    errors: list[str] = []
 
-    def failed(why: str) -> None:
-        errors.append(why)
-        transport.abort()
+    def connect_and_end() -> tuple[Above, list[str]]:
+        above, errors = Above(), list[str]()
 
-    transport = PortForwardTransport(framed, failed)
-    transport.connection_made(Below())
+        def failed(why: str) -> None:
+            errors.append(why)
+            transport.abort()
+
+        transport = PortForwardTransport(FramedTransport(above), failed)
+        transport.connection_made(Below())
+        transport.connection_lost(None)
+        return above, errors
+
     gc.collect()
     gc.disable()
     try:
-        transport.connection_lost(None)
-        del transport, framed, failed
-        assert above.lost
-        assert len(errors) == 1
-        assert [it for it in gc.get_objects() if isinstance(it, LayeredTransport)] == []
+        above, errors = connect_and_end()
+        left = [it for it in gc.get_objects() if isinstance(it, LayeredTransport)]
     finally:
         gc.enable()
+    assert left == []
+    assert above.lost
+    assert len(errors) == 1
