@@ -226,8 +226,8 @@ class PortForwardTransport(LayeredTransport):
             self._send(BytesMessage(b"\x00" + view[at : at + _FRAME_SIZE].tobytes()))
 
     def _send(self, event: Event) -> None:
-        if not self._closing and self._below is not None:
-            self._below.write(self._websocket.send(event))
+        if not self._closing:
+            self._write_below(self._websocket.send(event))
 
     def release_write_buffer(self) -> None:
         """Sends an empty pong, for a client that has nothing to send yet.

@@ -167,7 +167,8 @@ class SpdySession(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Sends frames."""
-        if not self.has_ended:
+        # A connection that is lost is closing before the frames that came first are handled.
+        if not self.has_ended and not self._lower.is_closing():
             self._lower.write(data)
             if self._check_timer is None:
                 self._check_later()

@@ -103,6 +103,12 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._lower.get_extra_info(name, default)
 
+    def _write_below(self, data: Buffer) -> None:
+        """Writes to the connection below, unless it has ended: subclasses may report that later,
+        after the data before it, and uvloop raises RuntimeError for a write until then."""
+        if self._below is not None and not self._below.is_closing():
+            self._below.write(data)
+
     def _end_upper(self, exc: Exception | None) -> None:
         """Reports the end to the protocol above. Both refer to each other no longer, so that they
         are freed without the garbage collector: thousands of connections may end in a minute."""

@@ -105,7 +105,7 @@ class FramedTransport(LayeredTransport):
         view = memoryview(data).cast("B")
         for at in range(0, len(view), _MAX_FRAME):
             piece = view[at : at + _MAX_FRAME]
-            self._lower.write(len(piece).to_bytes(_LENGTH_SIZE, "big") + piece)
+            self._write_below(len(piece).to_bytes(_LENGTH_SIZE, "big") + piece)
 
     def pause_reading(self) -> None:
         self._portions.pause(on=True)
@@ -120,7 +120,7 @@ class FramedTransport(LayeredTransport):
     def write_eof(self) -> None:
         if not (self._closing or self._sent_eof):
             self._sent_eof = True
-            self._lower.write(_EOF.to_bytes(_LENGTH_SIZE, "big"))
+            self._write_below(_EOF.to_bytes(_LENGTH_SIZE, "big"))
 
     def close(self) -> None:
         """Sends EOF, and closes after all data written so far."""
@@ -133,5 +133,5 @@ class FramedTransport(LayeredTransport):
         """Sends a reset, and closes after all data written so far."""
         if not self._closing:
             self._closing = True
-            self._lower.write(_LOST.to_bytes(_LENGTH_SIZE, "big"))
+            self._write_below(_LOST.to_bytes(_LENGTH_SIZE, "big"))
             self._lower.close()

@@ -27,6 +27,7 @@ class Below(asyncio.Transport):
         self.ended = ""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self.ended != "lost", "uvloop's transports raise RuntimeError"
         self.sent += bytes(data)
 
     def get_write_buffer_size(self) -> int:
@@ -189,6 +190,19 @@ async def test_flood_of_small_frames_leaves_turns_to_other_work() -> None:
     assert pair.above.ended
     assert pair.above.lost
     assert pair.wrong == []
+
+
+async def test_nothing_is_written_between_the_loss_and_the_last_frame() -> None:
+    """The write once raised RuntimeError into the code that had data to send."""
+    pair = Pair()
+    pair.comes(*PORTS, *[message(0, b"x")] * (2 * PORTION))
+    pair.below.ended = "lost"
+    pair.channels.connection_lost(None)
+    assert len(pair.above.data) < 2 * PORTION
+    pair.channels.write(b"answer")
+    await asyncio.sleep(0.1)
+    assert pair.above.lost
+    assert len(pair.above.data) == 2 * PORTION
 
 
 def test_pings_of_a_peer_that_reads_nothing_are_not_answered() -> None:
