@@ -49,6 +49,8 @@ CONTROL_FRAMES = 250
 _SLICE = 2**14
 #: The window of a new connection (RFC 9113, section 6.9.2).
 _INITIAL_WINDOW = 2**16 - 1
+#: Bytes of the table of sent headers: the default (RFC 9113, section 6.5.2).
+_HEADER_TABLE = 4096
 _SETTINGS = {
     SettingCodes.ENABLE_PUSH: 0,
     SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -297,6 +299,10 @@ class Http2Connection(asyncio.Protocol):
     def _handle(self, event: h2_events.Event) -> None:
         match event:
             case h2_events.RemoteSettingsChanged():
+                # h2 would fill a table of any size that the server permits, and search it for
+                # each header.
+                encoder = self._h2.encoder
+                encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE)
                 if not self._settings.done():
                     self._settings.set_result(None)
             case h2_events.ConnectionTerminated():

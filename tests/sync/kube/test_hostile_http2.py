@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.settings import SettingCodes
 
 from sync.kube import http2_connection
 from sync.kube.http2_connection import Http2Connection
@@ -148,6 +149,20 @@ async def test_single_bytes_are_buffered_as_bytes() -> None:
         for _ in range(_FRAMES // 1000):
             pair.client.data_received(frame * 1000)
     assert await pair.response.readany() == b"x" * _FRAMES
+
+
+async def test_table_of_sent_headers_does_not_grow_as_the_server_permits() -> None:
+    """It once kept each path for as long as the connection lasted."""
+    pair = Pair()
+    pair.server.update_settings({SettingCodes.HEADER_TABLE_SIZE: 2**32 - 1})
+    pair.pass_on()
+    with memory_below(MIB):
+        for number in range(300):
+            path = f"/{number}/".encode() + b"a" * 8_000
+            response = pair.client.get([*_HEADERS[:3], (b":path", path)])
+            pair.pass_on()
+            response.close()
+            pair.pass_on()
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
