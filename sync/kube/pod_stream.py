@@ -68,12 +68,12 @@ class ShellStream:
                 if message.data[0] != _STDOUT:
                     continue
                 held += message.data[1:]
-                if held.endswith(b"\n%s\n" % self._token):
+                # Twice, or the server has made it up.
+                if held.endswith(b"\n%s\n" % self._token) and held.count(self._token) > 1:
                     output, trailer, _ = held.rsplit(self._token, 2)
                     yield output[:-1]
-                    status, *stderr = filter(
-                        None, map(str.strip, trailer.decode(errors="replace").split("\n"))
-                    )
+                    lines = map(str.strip, trailer.decode(errors="replace").split("\n"))
+                    status, *stderr = [*filter(None, lines)] or ["unknown"]
                     if status != "0":
                         cause = "; ".join(stderr) or f"exit status {status}"
                         raise ScriptFailed(cause, side=self._client.side, what=self._pod)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import WSMsgType, web
 
 from sync.kube import pod_stream
-from sync.kube.api_errors import Unreachable
+from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.pod_exec import PROTOCOL
+from sync.kube.pod_exec import PROTOCOL, failure_of
 from sync.kube.pod_stream import ScriptFailed, ShellStream, open_shell
 from tests.fakeapi.credentials import StaticCredentials
 
@@ -94,6 +95,24 @@ async def test_output_ends_with_the_script(size: int) -> None:
         found, error = await failed_output(running)
         assert found == "".join(f"{number}\n" for number in range(1, 3001)).encode() + b"end"
         assert error == "home: pod n/p: one; two"
+
+
+@pytest.mark.parametrize("trailer", [b"\n%s\n", b"x" * 5000 + b"\n%s\n", b"%s\n\n%s\n"])
+async def test_malformed_trailer_is_an_error(trailer: bytes) -> None:
+    """It once raised ValueError."""
+
+    async def play(socket: web.WebSocketResponse, command: str) -> None:
+        token = re.findall(r"[0-9a-f]{32}", command)[0].encode()
+        await socket.send_bytes(b"\1" + trailer.replace(b"%s", token))
+
+    async with shell(play) as running:
+        with pytest.raises(KubeError, match=r"broke|exit status unknown"):
+            await output(running)
+
+
+@pytest.mark.parametrize("status", [b"[]", b"null", b"5", b'"x"', b"{", b""])
+def test_malformed_status_is_a_failure(status: bytes) -> None:
+    assert "is unknown" in failure_of(status)
 
 
 async def test_script_without_output_succeeds() -> None:
