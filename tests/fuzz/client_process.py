@@ -8,6 +8,7 @@ result or with an error of the documented hierarchy (KubeError, OSError).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -34,6 +35,8 @@ from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import PODS, Object
 from sync.kube.client import KubeClient
 from sync.kube.nested_transport import LayeredTransport
+from sync.kube.pod_exec import OutputLimitExceeded, run_command
+from sync.kube.pod_stream import open_shell
 from tests.bridge.kubelet.fake_api_servers import access_for
 from tests.bridge.kubelet.pki import client_context
 from tests.fuzz.agent_messages import TCP_PORT, UDP_PORT
@@ -104,7 +107,7 @@ class RemoteCalls:
         self.kinds: list[Callable[[str, random.Random], Coroutine[Any, Any, bool]]]
         self.kinds = [self.get, self.write, self.list, self.informer, self.scrape]
         self.kinds += [self.shared_informer, self.shared_stream, self.shared_stream]
-        self.kinds += [self.spdy, self.spdy, self.websocket]
+        self.kinds += [self.spdy, self.spdy, self.websocket, self.command, self.script]
 
     def close(self) -> None:
         self._forwards.close()
@@ -192,6 +195,23 @@ class RemoteCalls:
         transport = PortForwardTransport(above, log.debug)
         upgraded.take(transport)
         return await self._use(transport, above, name, rng)
+
+    async def command(self, name: str, rng: random.Random) -> bool:
+        with contextlib.suppress(OutputLimitExceeded):
+            found = await run_command(
+                self._plain, namespace="d", pod=name, container="c", argv=["a"], limit=10**4
+            )
+            return bool(found.stdout)
+        return True
+
+    async def script(self, name: str, rng: random.Random) -> bool:
+        received = 0
+        async with open_shell(self._plain, "a", namespace="d", pod=name, container="c") as shell:
+            await shell.write(b"input")
+            async with asyncio.timeout(FORWARD_SECONDS):
+                async for part in shell.output():
+                    received += len(part)
+        return received > 0
 
     async def _use(
         self, below: LayeredTransport, above: Upper, name: str, rng: random.Random

@@ -93,7 +93,8 @@ async def _serve_http1(request: UpgradeRequest, seed: int) -> bool:
     """Answers one request; returns whether another one may follow."""
     for size in request.header_values("Content-Length"):
         await request.reader.readexactly(int(size))
-    exchange = _Exchange(seed, f"{request.method} {request.target}")
+    # A command can contain a token that is another one in each run.
+    exchange = _Exchange(seed, f"{request.method} {request.target.partition('&command=')[0]}")
     if upgrade := request.header_values("Upgrade"):
         await _upgrade(request, exchange, spdy=upgrade == ["SPDY/3.1"])
         return False
@@ -129,7 +130,13 @@ async def _upgrade(request: UpgradeRequest, exchange: _Exchange, *, spdy: bool) 
     else:
         opening = Forward(request, exchange.name, 80).opening()
         head = (opening.partition(b"\r\n\r\n")[0] + b"\r\n\r\n").splitlines(keepends=True)
-        frames, extra = remote_responses.websocket_frames(80), remote_responses.extra_websocket
+        is_exec = "/exec?" in request.target
+        frames = (
+            remote_responses.command_frames(request.target)
+            if is_exec
+            else remote_responses.websocket_frames(80)
+        )
+        extra = remote_responses.extra_websocket
     if not exchange.valid and rng.random() < 0.15:
         code = rng.choice((200, 400, 401, 403, 404, 500, 502))
         head, frames = remote_responses.http1(rng, [b'{"kind":"Status"}'], code=code), []

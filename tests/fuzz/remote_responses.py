@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 import struct
 import zlib
 from typing import Any
@@ -279,10 +280,22 @@ def websocket_frames(port: int) -> list[bytes]:
     ]
 
 
+def command_frames(target: str) -> list[bytes]:
+    """An exec that writes a greeting and succeeds, with the trailer of `open_shell` if there is a
+    token for it in the request."""
+    token = (re.findall(r"[0-9a-f]{32}", target) or [""])[0]
+    trailer = f"\n{token} 0\n\n{token}\n" if token else ""
+    return [
+        server_frame(2, b"\x01" + GREETING + trailer.encode()),
+        server_frame(2, b'\x03{"status":"Success"}'),
+        server_frame(8, b"\x03\xe8"),
+    ]
+
+
 def extra_websocket(rng: random.Random) -> bytes:
     """A hostile frame of a WebSocket."""
     size = rng.choice((0, 1, 1, 10, 125, 126, 5000, 2**17))
-    channel = bytes([rng.choice((0, 0, 0, 1, 1, 2, 255))])
+    channel = bytes([rng.choice((0, 0, 0, 1, 1, 2, 3, 255))])
     lengths = (
         b"\x7e\x00\x01",
         b"\x7f" + b"\xff" * 8,
@@ -294,6 +307,7 @@ def extra_websocket(rng: random.Random) -> bytes:
             server_frame(2, channel + rng.randbytes(size)),
             server_frame(2, channel + b"x"),
             server_frame(2, b""),
+            server_frame(2, b"\x03" + rng.choice((b"[]", b"{", b'{"status":1}'))),
             bytes([rng.choice((0x00, 0x02, 0x80)), 2]) + channel + b"x",
             server_frame(9, bytes(min(size, 125))),
             server_frame(10, b""),
