@@ -1,5 +1,5 @@
-"""What a hostile relay agent sends, as pieces: the lines of its control connection, the frames of a
-forwarded connection, and those of its stream of datagrams."""
+"""The messages of a hostile relay agent as pieces: the lines of its control connection, the frames
+of a forwarded connection, and those of its stream of datagrams."""
 
 from __future__ import annotations
 

@@ -349,8 +349,8 @@ async def _main(
             if not line.strip():
                 print_line(asdict(state.read()))
                 continue
-            asked = json.loads(line)
-            await exchanges.make([*range(asked["first"], asked["last"])], valid=asked["valid"])
+            batch = json.loads(line)
+            await exchanges.make([*range(batch["first"], batch["last"])], valid=batch["valid"])
             if target == "agent" and running.done():
                 exchanges.problems.append(f"the forwarder has ended: {running}")
             print_line({"results": exchanges.results, "problems": exchanges.problems})

@@ -1,7 +1,7 @@
 """A hostile API server and a hostile relay agent, as handlers of `FakeRemote`.
 
-What they send follows from the seed and from the request, which names its exchange: ``n7x`` is
-attacked, ``v7x`` gets a valid response.
+The seed and the request determine a response. The request names its exchange: ``n7x`` is attacked,
+``v7x`` gets a valid response.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a process under test uses, what it has logged, and the longest step of its event loop.
+"""Measures a process under test: its memory, descriptors and tasks, its logged errors, and the
+longest step of its event loop.
 
 uvloop calls its callbacks where no Python code can measure them. So a process runs either on the
 product's loop, or `measured` on asyncio's, with the same code of the bridge in its callbacks.

@@ -25,7 +25,7 @@ from tests.translators.test_remote_shapes import remote
 
 _POD = remote()
 _CODES = (*(200,) * 12, 201, 204, 206, 301, 307, 400, 401, 403, 404, 409, 410, 422, 429, 500, 503)
-#: What a valid port-forward sends.
+#: The data of a valid port-forward.
 GREETING = b"hello"
 
 

@@ -4,9 +4,9 @@ Pure.
 Only samples with the namespace and name labels of managed pods are kept; samples of other pods and
 of the node stay in the remote. The labels ``namespace``, ``pod`` and ``pod_uid`` are rewritten;
 other labels, the value and the timestamp are unchanged, for all metric families. The format is
-version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped, and those that
-are longer than `LINE_LIMIT`. The kubelets are not trusted: apart from the kept samples, memory for a
-text of any content is some times that of the text.
+version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped, and those
+that are longer than `LINE_LIMIT`. The kubelets are not trusted: apart from the kept samples, a text
+of any content takes some times its own memory.
 """
 
 from __future__ import annotations
