@@ -7,6 +7,7 @@ raises. If the caller is cancelled, the connection is closed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ async def run_command(
     async with client.websocket(path, query=query, protocol=PROTOCOL, headers=headers) as socket:
         with client.map_read_errors(path):
             async for message in socket:
+                await asyncio.sleep(0)  # thousands may have arrived in one read
                 if message.type is aiohttp.WSMsgType.BINARY and message.data:
                     streams.setdefault(message.data[0], bytearray()).extend(message.data[1:])
                 hold(sum(map(len, streams.values())))

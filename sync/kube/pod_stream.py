@@ -61,6 +61,7 @@ class ShellStream:
         held, reason = b"", "the connection broke before the command ended"
         with self._client.map_read_errors(self._path):
             async for message in self._socket:
+                await asyncio.sleep(0)  # thousands may have arrived in one read
                 if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
                     continue
                 if message.data[0] == _STATUS:

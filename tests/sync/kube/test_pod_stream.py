@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import WSMsgType, web
 
+from sync.base.background_task import background_task
 from sync.kube import pod_stream
 from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.pod_exec import PROTOCOL, failure_of
 from sync.kube.pod_stream import ScriptFailed, ShellStream, open_shell
+from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest
+from tests.bridge.relay.fake_pods import Forward, server_frame
 from tests.fakeapi.credentials import StaticCredentials
 
 Play = Callable[[web.WebSocketResponse, str], Awaitable[None]]
@@ -108,6 +111,32 @@ async def test_malformed_trailer_is_an_error(trailer: bytes) -> None:
     async with shell(play) as running:
         with pytest.raises(KubeError, match=r"broke|exit status unknown"):
             await output(running)
+
+
+async def test_flood_of_messages_leaves_turns_to_other_work() -> None:
+    """One read of them once kept the event loop busy until all were handled."""
+    turns, seen = 0, set[int]()
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def flood(request: UpgradeRequest) -> None:
+        opening = Forward(request, "p", 0).opening()
+        await request.send(opening + server_frame(2, b"\1") * 5_000)
+
+    async with FakeRemote() as remote, background_task(count_turns(), name="turns"):
+        remote.handler = flood
+        async with (
+            KubeClient(StaticCredentials(remote.url, "remote", token=None)) as client,
+            open_shell(client, "a", namespace="n", pod="p", container="c") as running,
+        ):
+            with pytest.raises(Unreachable):
+                async for _ in running.output():
+                    seen.add(turns)
+    assert len(seen) > 1_000
 
 
 @pytest.mark.parametrize("status", [b"[]", b"null", b"5", b'"x"', b"{", b""])
