@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from translators.object_accessors import Object, metadata
 
-
 #: Digits of a version: those of an uint64. Python converts no more than 4300 to a number.
 _MAX_DIGITS = 20
 
