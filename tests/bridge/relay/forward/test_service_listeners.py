@@ -327,6 +327,9 @@ class Nowhere(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         pass
 
+    def is_closing(self) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 
