@@ -292,6 +292,8 @@ class Exchanges:
     async def _make_one(self, number: int, *, valid: bool) -> None:
         call = self._calls.kinds[number % len(self._calls.kinds)]
         name, kind = f"{'v' if valid else 'n'}{number}x", call.__name__
+        if (task := asyncio.current_task()) is not None:
+            task.set_name(f"{kind} {name}")  # for the longest step
         result = await self._judged(call(name, random.Random(number)), f"{kind} {name}")
         self.results[f"{kind} {result}"] += 1
         if valid and result != "done":
