@@ -8,7 +8,7 @@ raises. If the caller is cancelled, the connection is closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -57,16 +57,25 @@ async def run_command(
     streams = {_STDOUT: bytearray(), _STDERR: bytearray(), _STATUS: bytearray()}
     async with client.websocket(path, query=query, protocol=PROTOCOL, headers=headers) as socket:
         with client.map_read_errors(path):
-            async for message in socket:
-                await asyncio.sleep(0)  # thousands may have arrived in one read
-                if message.type is aiohttp.WSMsgType.BINARY and message.data:
-                    streams.setdefault(message.data[0], bytearray()).extend(message.data[1:])
+            async for message in messages(socket):
+                streams.setdefault(message[0], bytearray()).extend(message[1:])
                 hold(sum(map(len, streams.values())))
     if not streams[_STATUS]:
         raise Unreachable(
             "the connection broke before the command ended", side=client.side, what=f"GET {path}"
         )
     return Output(bytes(streams[_STDOUT]), bytes(streams[_STDERR]), failure_of(streams[_STATUS]))
+
+
+async def messages(socket: aiohttp.ClientWebSocketResponse[bool]) -> AsyncIterator[bytes]:
+    """The binary messages that are not empty; pings are answered. Each message has a turn of the
+    event loop, whatever it is: thousands may have arrived in one read."""
+    async for message in socket:
+        await asyncio.sleep(0)
+        if message.type is aiohttp.WSMsgType.PING:
+            await socket.pong(message.data)
+        elif message.type is aiohttp.WSMsgType.BINARY and message.data:
+            yield message.data
 
 
 def failure_of(raw: bytes | bytearray) -> str:

@@ -27,7 +27,7 @@ from sync.base.background_task import background_task
 from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.pod_exec import PROTOCOL, failure_of
+from sync.kube.pod_exec import PROTOCOL, failure_of, messages
 
 #: The first byte of a message is its stream (k8s.io/apimachinery/pkg/util/remotecommand).
 _STDIN, _STDOUT, _STATUS = b"\0", 1, 3
@@ -60,15 +60,12 @@ class ShellStream:
         """Standard output, as it arrives. Raises ScriptFailed at its end."""
         held, reason = b"", "the connection broke before the command ended"
         with self._client.map_read_errors(self._path):
-            async for message in self._socket:
-                await asyncio.sleep(0)  # thousands may have arrived in one read
-                if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+            async for message in messages(self._socket):
+                if message[0] == _STATUS:
+                    reason = failure_of(message[1:]) or reason
+                if message[0] != _STDOUT:
                     continue
-                if message.data[0] == _STATUS:
-                    reason = failure_of(message.data[1:]) or reason
-                if message.data[0] != _STDOUT:
-                    continue
-                held += message.data[1:]
+                held += message[1:]
                 # Twice, or the server has made it up.
                 if held.endswith(b"\n%s\n" % self._token) and held.count(self._token) > 1:
                     output, trailer, _ = held.rsplit(self._token, 2)

@@ -150,7 +150,7 @@ class StreamTransport(Transport):
         self, path: str, *, query: Query, protocol: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
         """Opens a WebSocket of this subprotocol, closed with the context. ``headers`` and errors as
-        for `stream`."""
+        for `stream`. The caller answers pings."""
         seen = self.credentials.generation
         try:
             socket = await self._open_websocket(path, query, protocol, headers)
@@ -180,6 +180,7 @@ class StreamTransport(Transport):
                         defaults.url(path, query),
                         protocols=(protocol,),
                         timeout=_CLOSE_TIMEOUT,
+                        autoping=False,
                         **options,
                     )
             except aiohttp.WSServerHandshakeError as error:

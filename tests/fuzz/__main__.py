@@ -54,4 +54,4 @@ found = [
     for measured in (True, False)
     for report in asyncio.run(_run(options, seed + (not measured), measured=measured))
 ]
-sys.exit(1 if any(report.problems for report in found) else 0)
+sys.exit(1 if any(report.problems or report.is_slow for report in found) else 0)

@@ -90,10 +90,16 @@ class Upper(asyncio.Protocol):
         self.lost.set()
 
 
-def _samples(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Sample]:
+def _samples(body: bytes, pods: Mapping[RemotePodName, Origin]) -> tuple[list[Sample], int]:
     """Reads a kubelet's metrics as the endpoints of the kubelet API do."""
     families = relabel_metrics(body.decode("utf-8", "replace"), pods)
-    return [sample for family in families.values() for sample in parse_samples(family)]
+    return [sample for family in families.values() for sample in parse_samples(family)], len(body)
+
+
+def _hold(size: int) -> None:
+    """Accepts some output of a command."""
+    if size > 10**4:
+        raise OutputLimitExceeded
 
 
 class RemoteCalls:
@@ -199,7 +205,7 @@ class RemoteCalls:
     async def command(self, name: str, rng: random.Random) -> bool:
         with contextlib.suppress(OutputLimitExceeded):
             found = await run_command(
-                self._plain, namespace="d", pod=name, container="c", argv=["a"], limit=10**4
+                self._plain, namespace="d", pod=name, container="c", argv=["a"], hold=_hold
             )
             return bool(found.stdout)
         return True
