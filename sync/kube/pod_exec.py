@@ -69,7 +69,7 @@ async def run_command(
 
 async def messages(socket: aiohttp.ClientWebSocketResponse[bool]) -> AsyncIterator[bytes]:
     """The binary messages that are not empty; pings are answered. Each message has a turn of the
-    event loop, whatever it is: thousands may have arrived in one read."""
+    event loop, also pings: thousands may have arrived in one read."""
     async for message in socket:
         await asyncio.sleep(0)
         if message.type is aiohttp.WSMsgType.PING:
