@@ -26,8 +26,6 @@ R = TypeVar("R", bound=aiohttp.ClientResponse | Http2Response)
 
 #: Bytes of a stream that are read before the caller asks for them: aiohttp's default.
 READ_AHEAD = 2**16
-#: Seconds for the server to answer the close frame of a WebSocket.
-_CLOSE_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=1.0)
 
 
 class StreamTransport(Transport):
@@ -161,7 +159,8 @@ class StreamTransport(Transport):
         try:
             yield socket
         finally:
-            await socket.close()
+            # `socket.close` would read thousands of messages in one step of the event loop.
+            socket._response.close()
 
     async def _open_websocket(
         self, path: str, query: Query, protocol: str, headers: Mapping[str, str] | None
@@ -179,7 +178,6 @@ class StreamTransport(Transport):
                     socket: aiohttp.ClientWebSocketResponse[bool] = await session.ws_connect(
                         defaults.url(path, query),
                         protocols=(protocol,),
-                        timeout=_CLOSE_TIMEOUT,
                         autoping=False,
                         **options,
                     )
