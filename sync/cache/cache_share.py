@@ -68,7 +68,7 @@ class RemoteShare(CacheShare):
 
     @property
     def limit(self) -> int:
-        return min(CACHE_LIMIT, memory_share(22))
+        return min(CACHE_LIMIT, memory_share(18))
 
 
 class NamespaceShares:
@@ -91,4 +91,4 @@ class NamespaceShares:
 
 def home_limit() -> int:
     """Bytes of the home cluster's objects."""
-    return memory_share(12)
+    return memory_share(16)

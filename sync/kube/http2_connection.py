@@ -32,9 +32,10 @@ from sync.base import clock
 #: limit, and the limit of API servers (--http2-max-streams-per-connection in k8s.io/apiserver). The
 #: server lets further streams wait without a response.
 MAX_STREAMS = 100
-#: Bytes of one body that are buffered. There may be thousands of watches, each of one object: a
-#: large one arrives in a hundred round trips.
-STREAM_WINDOW = 2**13
+#: Bytes of one body that are buffered: there may be thousands of watches, each of one object. A
+#: mebibyte arrives in 64 round trips, in less than 30 s also from a distant server
+#: (`LARGE_EVENT_SECONDS` of `sync.cache.watcher`).
+STREAM_WINDOW = 2**14
 #: Bytes of all bodies of a connection that are buffered: no body that waits delays another one.
 CONNECTION_WINDOW = MAX_STREAMS * STREAM_WINDOW
 #: Bytes of the head of a response.

@@ -44,7 +44,7 @@ _AMPLE_MEMORY = 2**31
 DECODED_LIMIT = 32 * 2**20
 
 #: Bytes of JSON of all objects of one remote that informers keep: 34,000 pods of 10 kB. A
-#: process with less than 1.8 GiB of memory keeps less (`sync.cache.cache_share`). Decoded, objects
+#: process with less than 2.1 GiB of memory keeps less (`sync.cache.cache_share`). Decoded, objects
 #: need several times as much, and those of one template less (`sync.cache.interning`).
 CACHE_LIMIT = 2**29
 

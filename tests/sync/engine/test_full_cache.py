@@ -24,7 +24,7 @@ def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_share, "CACHE_LIMIT", 2**16)
 
 
-@pytest.mark.parametrize(("memory", "mib"), [(2**29, 77), (2**30, 253), (2**34, 512)])
+@pytest.mark.parametrize(("memory", "mib"), [(2**29, 63), (2**30, 207), (2**34, 512)])
 def test_limit_follows_from_the_memory(
     monkeypatch: pytest.MonkeyPatch, memory: int, mib: int
 ) -> None:
