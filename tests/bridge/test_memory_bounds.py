@@ -65,7 +65,7 @@ def bounds() -> dict[str, int]:
         "objects of the remote": cache_share.RemoteShare(
             response_limits.ResponseLimits("remote")
         ).limit,
-        "objects of home's tenants": cache_share.home_limit(),
+        "objects of tenants": cache_share.home_limit(),
         "large bodies of both API servers": 2 * response_limits.large_bodies() * one_body,
         "other bodies of both API servers": 2 * MAX_CONNECTIONS * response,
         "watches of the remote": WATCHES * watch,

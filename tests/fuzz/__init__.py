@@ -3,7 +3,7 @@
 `python -m tests.fuzz` sends 100,000 random requests to the listening ports, and lets the bridge
 make 20,000 exchanges with a hostile API server and with hostile relay agents; `test_fuzz.py` some
 thousand and some hundred. The bridge's part runs in a process of its own, so that its memory,
-descriptors, tasks, log and event loop are the bridge's alone (`process_state.py`).
+descriptors, tasks, log and event loop belong to the bridge only (`process_state.py`).
 
 - Listeners: `server_process.py` under test; `requests.py` generates, `client.py` sends,
   `judgement.py` decides, `run.py` joins them. The seed and its number determine a request.

@@ -14,7 +14,7 @@ from tests.fuzz.mutation import hostile_json
 
 #: The ports of the routes of each agent.
 TCP_PORT, UDP_PORT = 1000, 2000
-#: The answer of home's pods, which send back what they receive.
+#: The answer of the home cluster's pods, which send back what they receive.
 ECHO = b"hello"
 
 

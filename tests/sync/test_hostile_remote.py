@@ -152,7 +152,7 @@ async def test_status_of_a_deleted_pod_is_limited(api: FakeApi, client_for: Clie
         await caught_up(api, informer)
         api.remove(PODS, "a", "default")
         await caught_up(api, informer)
-    assert [len(it["status"]["message"]) for it in last] == [TEXT_LIMIT]
+    assert [len(pod["status"]["message"]) for pod in last] == [TEXT_LIMIT]
 
 
 async def test_malformed_responses_to_requests_are_errors(api: FakeApi, client: KubeClient) -> None:

@@ -286,7 +286,7 @@ def test_ended_connection_is_freed_without_the_garbage_collector() -> None:
     gc.disable()
     try:
         above, errors = connect_and_end()
-        left = [it for it in gc.get_objects() if isinstance(it, LayeredTransport)]
+        left = [found for found in gc.get_objects() if isinstance(found, LayeredTransport)]
     finally:
         gc.enable()
     assert left == []

@@ -329,7 +329,7 @@ async def test_pod_that_another_client_deletes_is_created_at_growing_intervals(
     async with background_task(delete(), name="delete"):
         await asyncio.sleep(60)
     sent = harness.remote.requests("POST", "*/pods")
-    assert 3 <= len([it for it in sent if "dryRun" not in it.query]) <= 10
+    assert 3 <= len([request for request in sent if "dryRun" not in request.query]) <= 10
     assert len(await harness.events_with_reason("RemoteOverwrites")) == 1
     await asyncio.sleep(60)
     assert harness.remote_pod() is not None

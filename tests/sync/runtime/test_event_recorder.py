@@ -135,5 +135,5 @@ async def test_events_of_one_namespace_leave_places_and_turns_to_others(
     recorder.warn(one, "Only", "x")
     async with running(recorder):
         await recorded(api, 7)
-    written = [it.path.split("/")[4] for it in api.requests("POST", "*/events")]
+    written = [request.path.split("/")[4] for request in api.requests("POST", "*/events")]
     assert written[:2] == ["many", "one"]

@@ -233,7 +233,7 @@ async def test_rejected_streams_leave_nothing_to_the_garbage_collector() -> None
         try:
             await serve(back, pod.target)
             await wait_until(lambda: rejected > 3)
-            streams = [it for it in gc.get_objects() if isinstance(it, DatagramStream)]
+            streams = [found for found in gc.get_objects() if isinstance(found, DatagramStream)]
         finally:
             gc.enable()
     assert streams == []
