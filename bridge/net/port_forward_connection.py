@@ -8,7 +8,7 @@ number, 0 for the port's data and 1 for errors, and the kubelet's first message 
 port number, two bytes.
 
 - Data is passed on as it arrives, without waiting for the end of a message, and a limited number of
-  frames at a time (`bridge.net.portions`). aiohttp's WebSocket reader does not fit: it delivers
+  frames at a time (`sync.kube.portions`). aiohttp's WebSocket reader does not fit: it delivers
   whole messages into a queue, for which each connection would need a task, and its writer waits in
   a coroutine instead of calling `pause_writing`.
 - A normal WebSocket close is EOF (`bridge.net.splice`). ``on_error`` is called once, with a
@@ -32,11 +32,11 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong
 from wsproto.frame_protocol import CloseReason
 
-from bridge.net.portions import UNSENT_LIMIT, Portions
 from sync.kube.api_errors import KubeError, Unreachable, from_status
 from sync.kube.api_resources import PODS
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.portions import UNSENT_LIMIT, Portions
 from sync.kube.transport import Transport
 from translators.relay.forward_plan import Backend
 

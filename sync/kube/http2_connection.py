@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import h2.events as h2_events
@@ -27,6 +27,7 @@ from h2.settings import SettingCodes, Settings
 from multidict import CIMultiDict
 
 from sync.base import clock
+from sync.kube.portions import Portions
 
 #: Streams of one connection, at most: what Go's HTTP/2 client assumes of a server that states no
 #: limit, and the limit of API servers (--http2-max-streams-per-connection in k8s.io/apiserver). The
@@ -43,11 +44,11 @@ _HEADER_LIMIT = 2**16
 #: Bytes that wait to be sent: hundreds of requests. A server that sends pings and does not read the
 #: replies could otherwise fill the memory.
 UNSENT_LIMIT = 2**20
-#: Frames without a part of a response, in one `_SLICE` or second: a server sends settings once, few
+#: Frames without a part of a response, in one `_TURN` or second: a server sends settings once, few
 #: pings, and one end for each response. A flood of them would take the event loop's time.
 CONTROL_FRAMES = 250
-#: Bytes that are parsed in one turn of the event loop: one TLS record.
-_SLICE = 2**14
+#: Bytes that are parsed in one turn of the event loop: one TLS record. They are parsed in slices.
+_TURN, _SLICE = 2**14, 2**12
 #: The window of a new connection (RFC 9113, section 6.9.2).
 _INITIAL_WINDOW = 2**16 - 1
 #: Bytes of the table of sent headers: the default (RFC 9113, section 6.5.2).
@@ -186,10 +187,9 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._responses: dict[int, Http2Response] = {}
         self._frames = _FrameHeads()
-        self._received = bytearray()  # that are still to be parsed
-        self._next_slice: asyncio.Handle | None = None
-        # How the connection was lost before all bytes were parsed.
-        self._lost: tuple[Exception | None] | None = None
+        self._portions = Portions(
+            self._slices, on_flood=self.abort, on_lost=self._lost, portion=_TURN // _SLICE
+        )
         self._settings: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -236,28 +236,20 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._portions.begin(self._transport)
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(CONNECTION_WINDOW - _INITIAL_WINDOW)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
-        if self._next_slice is None:
-            self._receive_slice()
+        self._portions.receive(data)
 
-    def _receive_slice(self) -> None:
-        was_waiting, self._next_slice = self._next_slice is not None, None
-        part = bytes(self._received[:_SLICE])
-        del self._received[:_SLICE]
-        self._parse(part)
-        if self._received:
-            if not was_waiting:
-                self._set_reading(False)
-            self._next_slice = asyncio.get_running_loop().call_soon(self._receive_slice)
-        elif self._lost is not None:
-            self.connection_lost(*self._lost)
-        elif was_waiting:
-            self._set_reading(True)
+    def _slices(self, data: bytes) -> Iterator[bool]:
+        for start in range(0, len(data), _SLICE):
+            if self._on_end is None:
+                return  # there is no response to which the rest could belong
+            self._parse(data[start : start + _SLICE])
+            yield True  # `_FrameHeads` detects floods
 
     def _parse(self, part: bytes) -> None:
         if self._frames.is_flooded_by(part):
@@ -278,22 +270,14 @@ class Http2Connection(asyncio.Protocol):
         self._flush()
         self._close_if_unused()
 
-    def _set_reading(self, on: bool) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if on:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._next_slice is None:
-            self._ended(exc or ConnectionResetError(errno.ECONNRESET, _CLOSED))
-        else:
-            self._lost = (exc,)
+        self._portions.lose(exc)
+
+    def _lost(self, exc: Exception | None) -> None:
+        self._ended(exc or ConnectionResetError(errno.ECONNRESET, _CLOSED))
 
     # -- events ----------------------------------------------------------------------------
 
@@ -345,7 +329,6 @@ class Http2Connection(asyncio.Protocol):
             self._fail(stream_id, error)
 
     def _refuse_requests(self) -> None:
-        self._received.clear()  # there is no response to which they could belong
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end(self)
@@ -380,7 +363,7 @@ class _FrameHeads:
     def is_flooded_by(self, data: bytes) -> bool:
         """Whether more than `CONTROL_FRAMES` have no part of a response."""
         now = clock.now()
-        if self._size > _SLICE or now - self._since > 1.0:
+        if self._size > _TURN or now - self._since > 1.0:
             self._count, self._size, self._since = 0, 0, now
         self._size += len(data)
         at = 0

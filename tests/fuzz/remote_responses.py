@@ -281,8 +281,8 @@ def websocket_frames(port: int) -> list[bytes]:
 
 
 def command_frames(target: str) -> list[bytes]:
-    """An exec that writes a greeting and succeeds, with the trailer of `open_shell` if there is a
-    token for it in the request."""
+    """An exec that writes a greeting and succeeds, with the trailer of `open_shell` if the
+    request has a token."""
     token = (re.findall(r"[0-9a-f]{32}", target) or [""])[0]
     trailer = f"\n{token} 0\n\n{token}\n" if token else ""
     return [

@@ -13,7 +13,7 @@ connection has taken already (`WRITE_BUFFER`, and the kernel's buffers): what it
 once waits in a queue in which flows take turns. The queue is bounded for each flow and in total,
 and all queues of a process together, of which a stream may hold as much as is free. Datagrams above
 the bound are dropped, as by a router. A flood of small datagrams is handled in
-portions (`bridge.net.portions`), between which the program does its other work.
+portions (`sync.kube.portions`), between which the program does its other work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 from bridge.net.datagram_socket import SendResult
-from bridge.net.portions import Portions
+from sync.kube.portions import Portions
 
 #: Bytes that the transport takes before the queue fills.
 WRITE_BUFFER = 256 * 1024

@@ -6,7 +6,7 @@ EOF in this direction; length 0xFFFFFFFF resets the framed connection.
 
 `FramedTransport` is a protocol to the connection below and a transport to the protocol above. Bytes
 are passed on as they arrive, without waiting for the end of a frame, and a limited number of frames
-at a time (`bridge.net.portions`). The connection is lost without EOF (`bridge.net.splice`) when the
+at a time (`sync.kube.portions`). The connection is lost without EOF (`bridge.net.splice`) when the
 peer resets it, violates the format, or ends before its EOF.
 """
 
@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import cast
 
-from bridge.net.portions import Portions
 from sync.kube.nested_transport import Buffer, LayeredTransport
+from sync.kube.portions import Portions
 
 #: The most bytes in one frame.
 _MAX_FRAME = 256 * 1024

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from bridge.net.port_forward_connection import PortForwardTransport
-from bridge.net.portions import PORTION, UNSENT_LIMIT
 from bridge.relay.reverse.framing import FramedTransport
 from sync.kube.nested_transport import LayeredTransport
+from sync.kube.portions import PORTION, UNSENT_LIMIT
 from tests.bridge.relay.fake_pods import server_frame
 
 

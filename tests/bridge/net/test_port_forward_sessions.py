@@ -12,11 +12,11 @@ import pytest
 
 from bridge.net import port_forward_sessions, spdy_session
 from bridge.net.port_forward_sessions import PortForwards
-from bridge.net.portions import PORTION
 from bridge.net.spdy_session import ForwardedStream, SpdySession
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.nested_transport import LayeredTransport
+from sync.kube.portions import PORTION
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
 from tests.bridge.net.test_port_forward_connection import Below
 from tests.bridge.relay import fake_pods

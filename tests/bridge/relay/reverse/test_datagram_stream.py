@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.net.portions import PORTION
 from bridge.relay.reverse import datagram_stream
 from bridge.relay.reverse.datagram_stream import (
     DatagramQueue,
@@ -18,6 +17,7 @@ from bridge.relay.reverse.datagram_stream import (
     QueuedBytes,
     packed_address,
 )
+from sync.kube.portions import PORTION
 
 FLOW = Flow(20000, 4000, packed_address("10.9.0.4"))
 OTHER = Flow(20001, 4000, packed_address("fd00::4"))

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from bridge.net.portions import PORTION
 from bridge.relay.reverse.framing import FramedTransport
+from sync.kube.portions import PORTION
 from tests.bridge.relay.reverse.test_datagram_stream import FakeTransport
 
 EOF, RESET = bytes(4), b"\xff\xff\xff\xff"

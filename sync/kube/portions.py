@@ -1,8 +1,8 @@
 """Handles what a peer sends in portions, so that no peer keeps the event loop busy.
 
 One read can hold 100,000 frames of a few bytes, and uvloop makes dozens of reads in one turn: a
-hostile peer could stop the whole process for seconds. So at most `PORTION` frames of a connection
-are handled in one turn of the loop, and nothing more is read from it until the rest is handled.
+hostile peer could stop the whole process for seconds. So at most a portion of a connection's frames
+is handled in one turn of the loop, and nothing more is read from it until the rest is handled.
 Large frames are as fast as ever, since bytes do not count.
 """
 
@@ -22,9 +22,9 @@ UNSENT_LIMIT = 64 * 1024
 class Portions:
     """The received bytes of one connection. ``handle`` returns an iterator over such bytes: each
     step handles a frame and yields whether it had data, or the end of a stream; incomplete frames
-    are kept. ``on_flood`` is called for a portion of nothing but other frames, ``on_lost`` after
-    all frames; then nothing refers to the owner any more, which is freed without the garbage
-    collector."""
+    are kept. ``portion`` is how many frames are handled in one turn, ``on_flood`` is called for a
+    portion of nothing but other frames, ``on_lost`` after all frames; then nothing refers to the
+    owner any more, which is freed without the garbage collector."""
 
     __slots__ = (
         "_end",
@@ -33,6 +33,7 @@ class Portions:
         "_is_paused",
         "_on_flood",
         "_on_lost",
+        "_portion",
         "_received",
         "_transport",
         "_turn",
@@ -44,8 +45,10 @@ class Portions:
         *,
         on_flood: Callable[[], None],
         on_lost: Callable[[Exception | None], None],
+        portion: int = PORTION,
     ) -> None:
         self._handle = handle
+        self._portion = portion
         self._on_flood = on_flood
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
@@ -87,12 +90,12 @@ class Portions:
     def _handle_portion(self) -> None:
         was_waiting, self._turn = self._turn is not None, None
         try:
-            have_data = [*islice(self._frames, PORTION)]
+            have_data = [*islice(self._frames, self._portion)]
         except BaseException:  # as an event loop does for `data_received`
             if self._transport is not None:
                 self._transport.abort()
             raise
-        if len(have_data) == PORTION:
+        if len(have_data) == self._portion:
             if not any(have_data):
                 self._on_flood()
             if not was_waiting:
