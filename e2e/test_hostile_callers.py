@@ -23,7 +23,7 @@ from tests.tls_control_records import ControlRecords
 CONNECTIONS = 30
 #: Seconds for a caller to connect and to send.
 PATIENCE = 5.0
-#: MB that a flood may add to the bridge's memory; an installation's limit is 512 MiB.
+#: MB that a flood may add to the bridge's memory; an installation's limit is 1 GiB.
 MAX_GROWTH = 128
 #: A request of 0.9 MiB, which a kubelet accepts.
 REQUEST = (

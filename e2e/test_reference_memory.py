@@ -27,8 +27,8 @@ from e2e.workload_manifests import pod, shell
 COUNT = 300
 MIB = 2**20
 #: Bytes that an installation's pod may use.
-LIMIT = 512 * MIB
-#: MB that the bridge may need: half of its limit, which is less than the pod refers to.
+LIMIT = 1024 * MIB
+#: MB that the bridge may need: a quarter of its limit, which is less than the pod refers to.
 MAX_MB = 256
 
 

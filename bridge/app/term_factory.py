@@ -23,7 +23,7 @@ from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
 from bridge.home_identity.identity_selection import HomeClients
-from bridge.net.open_file_budget import fit_to_open_files
+from bridge.net.open_file_budget import fit_to_memory, fit_to_open_files
 from bridge.node import join_record, node_object
 from bridge.node.namespace_ownership_lease import NamespaceRecord
 from bridge.node.node_controller import NodeController
@@ -96,7 +96,7 @@ class TermFactory:
             listeners = ServiceListeners(
                 self.remote,
                 address=facts.relay_address,
-                settings=fit_to_open_files(settings.relay),
+                settings=fit_to_open_files(fit_to_memory(settings.relay)),
                 metrics=self.relay_metrics,
             )
         if policy.relay_image:

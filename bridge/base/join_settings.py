@@ -135,8 +135,8 @@ class RelaySettings:
     """IP range for pods of headless Services, which home's nodes route to the bridge."""
     connections: int = RELAY_CONNECTIONS
     """Maximum number of open connections in each direction, and of flows of UDP. Fewer if the
-    process may have few files open (`bridge.net.open_file_budget`). No option sets this field or
-    those below."""
+    process has little memory or may have few files open (`bridge.net.open_file_budget`). No option
+    sets this field or those below."""
     service_connections: int = RELAY_SERVICE_CONNECTIONS
     """Maximum number of open connections of one Service."""
     rate: float = RELAY_RATE

@@ -25,6 +25,10 @@ from sync.kube.api_resources import SECRETS, Object
 from sync.kube.client import KubeClient
 from translators.object_accessors import metadata
 
+#: How often a write is attempted while the Secret changes in between. A webhook can answer with a
+#: conflict each time.
+ATTEMPTS = 5
+
 
 class SecretStore:
     """A `CertificateStore` of one purpose in a Secret, with the permissions of
@@ -55,7 +59,7 @@ class SecretStore:
     async def keep(self, pair: TlsKeyPair) -> None:
         """Stores an issued certificate and removes the key of its request, unless another replica
         has stored the certificate or a later one."""
-        while True:
+        for attempt in range(ATTEMPTS):
             secret = await self._read()
             stored, pending = self._current_in(secret), _decoded(secret, self._pending_key)
             if stored == pair or (stored is not None and pending != pair.key):
@@ -63,11 +67,8 @@ class SecretStore:
             data: dict[str, bytes | None] = {self._current_key: pair.pem}
             if pending == pair.key:
                 data[self._pending_key] = None
-            try:
-                await self._write(secret, data)
-            except Conflict:
-                continue
-            return
+            if await self._has_written(secret, data, is_last=attempt == ATTEMPTS - 1):
+                return
 
     async def pending(self) -> bytes | None:
         """The key of the pending request, or None."""
@@ -87,15 +88,13 @@ class SecretStore:
 
     async def forget_pending(self, key: bytes) -> None:
         """Removes the key of the pending request, unless another replica has replaced it."""
-        while True:
+        for attempt in range(ATTEMPTS):
             secret = await self._read()
             if _decoded(secret, self._pending_key) != key:
                 return
-            try:
-                await self._write(secret, {self._pending_key: None})
-            except Conflict:
-                continue
-            return
+            data: dict[str, bytes | None] = {self._pending_key: None}
+            if await self._has_written(secret, data, is_last=attempt == ATTEMPTS - 1):
+                return
 
     async def wait_until_other(self, known: TlsKeyPair | None) -> None:
         """Returns once the Secret holds another certificate than ``known``, or none. Watches the
@@ -127,6 +126,18 @@ class SecretStore:
                 f"home: {self} does not exist, which keeps the bridge's certificate; install the "
                 "bridge again"
             ) from error
+
+    async def _has_written(
+        self, secret: Object, data: dict[str, bytes | None], *, is_last: bool
+    ) -> bool:
+        """`_write`; False at a Conflict, which is raised at the last attempt."""
+        try:
+            await self._write(secret, data)
+        except Conflict:
+            if is_last:
+                raise
+            return False
+        return True
 
     async def _write(self, secret: Object, data: dict[str, bytes | None]) -> None:
         """Changes these keys of the Secret as it was read; None removes one. Raises Conflict if it

@@ -52,6 +52,8 @@ RETRY_FIRST, RETRY_CAP = 2.0, 300.0
 #: Seconds before a pending request is reported: kube-controller-manager takes a fraction of one to
 #: approve what its roles permit (a bootstrap token's request, a renewal).
 REPORT_SECONDS = 1.0
+#: How often a key is stored while the store changes in between.
+ATTEMPTS = 5
 #: First and longest delay in seconds before another CertificateSigningRequest after a denied one:
 #: a person has to look at each.
 RECREATE_FIRST, RECREATE_CAP = 60.0, 4 * 3600.0
@@ -201,7 +203,7 @@ class SignedCertificate:
         """A certificate signed by home: one that another replica has stored, or the outcome of a
         request. Raises KubeError, CertificateError, _NotIssuedError."""
         await self._store.prepare()
-        while True:
+        for _ in range(ATTEMPTS):
             # In this order: `keep_pending` detects every change after `pending`.
             pending = await self._store.pending()
             stored = await self._store.current()
@@ -210,6 +212,8 @@ class SignedCertificate:
             key, request = await self._build_request(pending)
             if await self._store.keep_pending(key):
                 break
+        else:
+            raise CertificateError(f"home: {self._store} was changed before each write")
         name = name_of(request)
         try:
             await self._requester.create(CERTIFICATE_SIGNING_REQUESTS, request)

@@ -293,11 +293,15 @@ class LeaderElector:
             )
 
     async def _renew(self, fence: Fence, *, lost: bool) -> bool:
-        """Renews the Lease; False if it changed and must be renewed again at once."""
+        """Renews the Lease; False if it changed and must be renewed again without delay. A refusal
+        that no change of the Lease explains, as of a webhook, is raised."""
+        before = self._held
         try:
-            await self._write(self._held, lost=lost)
+            await self._write(before, lost=lost)
         except (Conflict, NotFound):
             self._held = self._resolve_conflict(await self._lease.get(), fence)
+            if not _has_changed(before, self._held):
+                raise
             return False
         return True
 
@@ -357,6 +361,12 @@ class LeaderElector:
         held = await (self._lease.create(body) if before is None else self._lease.patch(body))
         self._renewed_at, self._held = began, held
         self.records.confirm(held.records)
+
+
+def _has_changed(before: ElectionRecord | None, now: ElectionRecord | None) -> bool:
+    if before is None or now is None:
+        return before is not now
+    return not now.is_same_version(before)
 
 
 class LeaseRecords:

@@ -168,7 +168,7 @@ def _bridge_container(installation: Installation) -> Object:
         container_arguments(installation),
         ports={"kubelet": installation.port, "health": HEALTH_PORT},
         probed={"port": "health"},
-        resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         mounts=[{"name": "kubeconfig", "mountPath": KUBECONFIG_FOLDER, "readOnly": True}],
     )
 

@@ -10,6 +10,8 @@ connections form one `Tunnel` until either ends; both are closed however the req
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 from aiohttp import web
@@ -32,7 +34,7 @@ from bridge.kubelet.query_options import (
 )
 from bridge.kubelet.routing import RoutedRequest
 from bridge.kubelet.stream_audit import audit_headers
-from bridge.kubelet.stream_limits import Stream
+from bridge.kubelet.stream_limits import ActiveStreams, Stream
 from bridge.net.http_server import HttpConnection
 from bridge.net.splice import Tunnel
 from sync.kube import http1
@@ -185,8 +187,9 @@ class _DetachedResponse(web.StreamResponse):
         return None
 
 
-#: Maximum output in bytes. Container runtimes buffer 16 MiB for a kubelet's one caller.
-MAX_OUTPUT = 1024 * 1024
+#: Maximum output in bytes, of one command and of all. Container runtimes buffer 16 MiB for a
+#: kubelet's one caller.
+MAX_OUTPUT, MAX_OUTPUTS = 1024 * 1024, 4 * 1024 * 1024
 
 
 async def run_in_container(access: PodAccess, routed: RoutedRequest) -> web.StreamResponse:
@@ -194,11 +197,15 @@ async def run_in_container(access: PodAccess, routed: RoutedRequest) -> web.Stre
 
     As in a kubelet, the command is split at spaces, standard output precedes standard error, and a
     command that fails is a 500 with the reason instead of the output. The output is buffered until
-    the command ends, so it is limited to `MAX_OUTPUT`; exec has no such limit.
+    the caller has it, so it is limited to `MAX_OUTPUT`, and that of all commands to `MAX_OUTPUTS`;
+    exec has no such limit.
     """
     argv = run_command_line(parse_query(routed.query))
     pod = access.requested_pod(routed.parameters)
-    with access.streams.track("run", routed.parameters["namespace"]) as stream:
+    with (
+        access.streams.track("run", routed.parameters["namespace"]) as stream,
+        _held_output(access.streams) as hold,
+    ):
         try:
             output = await run_command(
                 access.remote,
@@ -206,17 +213,42 @@ async def run_in_container(access: PodAccess, routed: RoutedRequest) -> web.Stre
                 pod=pod.name,
                 container=routed.parameters["container"],
                 argv=argv,
-                limit=MAX_OUTPUT,
+                hold=hold,
                 headers=audit_headers(access, "run", routed, pod),
             )
         except OutputLimitExceeded:
             raise HttpError(
-                500, f"the command wrote more than {MAX_OUTPUT} bytes; use exec instead"
+                500,
+                f"the command wrote more than {MAX_OUTPUT} bytes, or all commands now more than "
+                f"{MAX_OUTPUTS}; use exec instead",
             ) from None
         except KubeError as error:
             raise http_error_from(error) from error
         stream.count_bytes("out", len(output.stdout) + len(output.stderr))
-    if output.failure:
-        raise HttpError(500, output.failure)
-    # Plain text: a kubelet declares any output as JSON.
-    return web.Response(body=output.stdout + output.stderr, headers=PLAIN_TEXT_HEADERS)
+        if output.failure:
+            raise HttpError(500, output.failure)
+        # Plain text: a kubelet declares any output as JSON.
+        body = output.stdout + output.stderr
+        response = web.Response(body=body, headers=PLAIN_TEXT_HEADERS)
+        await response.prepare(routed.request)
+        await response.write_eof()
+        return response
+
+
+@contextmanager
+def _held_output(streams: ActiveStreams) -> Iterator[Callable[[int], None]]:
+    """Counts the output of one command. The yielded function gets its bytes so far, and raises
+    OutputLimitExceeded."""
+    held = 0
+
+    def hold(size: int) -> None:
+        nonlocal held
+        streams.output += size - held
+        held = size
+        if size > MAX_OUTPUT or streams.output > MAX_OUTPUTS:
+            raise OutputLimitExceeded
+
+    try:
+        yield hold
+    finally:
+        streams.output -= held

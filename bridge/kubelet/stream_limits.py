@@ -46,6 +46,8 @@ class ActiveStreams:
         """Rejected streams so far, by the limit they exceeded."""
         self.unsent = UnsentBudget()
         """Bytes that peers of streams do not take."""
+        self.output = 0
+        """Bytes of the output of run, which is in memory as a whole."""
         self._open: set[Stream] = set()
 
     @contextmanager

@@ -26,7 +26,7 @@ from aiohttp.streams import StreamReader
 
 from bridge.net.memory_budget import MemoryBudget, MemoryShare
 from sync.base.exception_summary import traced_summary
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_share
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -35,9 +35,6 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 MAX_LINE, MAX_HEADER, MAX_HEADERS = 8190, 8190, 64
 #: Bytes of a head in all: a bearer token has at most 16 KiB.
 MAX_HEAD = 32 * 1024
-#: All heads above `MAX_HEAD` hold one in so many bytes of the process's memory: 2 MiB of 512.
-#: Parsed, a head takes up to six times its size.
-LARGE_HEADS_SHARE = 256
 
 #: Bytes of a body that are read before the handler asks for them: aiohttp's default.
 _BODY_BUFFER = 2**16
@@ -49,6 +46,12 @@ _OTHER_VERSION = web.RequestKey("other_version", bool)
 _CALLER_ERRORS = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 
 log = logging.getLogger(__name__)
+
+
+def large_heads_limit() -> int:
+    """Bytes that all heads above `MAX_HEAD` may hold. Parsed, a head takes up to six times its
+    size."""
+    return memory_share(0.25)
 
 
 class HttpServer(web.Server):
@@ -70,7 +73,7 @@ class HttpServer(web.Server):
             **options,
         }
         self.max_head = max_head
-        self.large_heads = MemoryBudget(max(memory_limit() // LARGE_HEADS_SHARE, max_head))
+        self.large_heads = MemoryBudget(max(large_heads_limit(), max_head))
 
     def __call__(self) -> web.RequestHandler:
         return HttpConnection(self, loop=asyncio.get_running_loop(), **self._options)

@@ -1,5 +1,5 @@
 """Computes how many streams, connections and listeners may be open: per namespace, and within the
-process's limit of open files.
+process's limit of open files and its memory.
 
 A namespace may open one more while it has fewer than are free (the dynamic threshold of shared
 buffers in switches: A. K. Choudhury and E. L. Hahne, 1998, with a factor of 1). So a namespace that
@@ -20,13 +20,16 @@ from dataclasses import replace
 from typing import Literal
 
 from bridge.base.join_settings import RelaySettings
+from sync.base.memory_limit import memory_share
 from translators.relay import ipam
 
 log = logging.getLogger(__name__)
 
-#: Streams of the kubelet API at once. An idle one takes less than 100 KiB (two connections with
-#: TLS; see `make bench`). `bridge.net.unsent_budget` bounds what slow ones hold.
+#: Streams of the kubelet API at once.
 MAX_STREAMS = 1000
+#: Bytes of a stream and of a relayed connection: idle, 75 and 31 KiB (see `make bench`), the least
+#: that each direction may hold if its peer does not read (`bridge.net.unsent_budget`), and a frame.
+STREAM_SIZE, CONNECTION_SIZE = 96 * 1024, 52 * 1024
 #: The most ports that the relay listens on: a port of a Service takes one per ready pod, up to 16.
 MAX_LISTENERS = 4096
 #: Descriptors of a stream or connection: the client's and the remote's.
@@ -107,8 +110,9 @@ def raise_open_file_limit(minimum: int = 0) -> int:
 
 
 def max_streams(files: int) -> int:
-    """How many streams fit into so many open files."""
-    return max(1, min(MAX_STREAMS, (files - _RESERVED) // _FILES_PER_CONNECTION))
+    """How many streams fit into so many open files, and into the memory."""
+    fitting = memory_share(6) // STREAM_SIZE
+    return max(1, min(MAX_STREAMS, fitting, (files - _RESERVED) // _FILES_PER_CONNECTION))
 
 
 def max_listeners(files: int, addresses: int = 0) -> int:
@@ -134,6 +138,14 @@ def required_files(connections: int, addresses: int = 0, *, has_agents: bool = F
 
 def _files_per_connection(has_agents: bool) -> int:
     return _FILES_WITH_AGENTS if has_agents else _FILES_PER_CONNECTION
+
+
+def fit_to_memory(settings: RelaySettings) -> RelaySettings:
+    """These settings, with no more connections than fit into the memory; with agents, as many in
+    either direction."""
+    directions = 2 if settings.image else 1
+    fitting = memory_share(8) // CONNECTION_SIZE // directions
+    return replace(settings, connections=max(1, min(settings.connections, fitting)))
 
 
 def fit_to_open_files(settings: RelaySettings) -> RelaySettings:

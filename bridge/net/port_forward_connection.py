@@ -8,7 +8,7 @@ number, 0 for the port's data and 1 for errors, and the kubelet's first message 
 port number, two bytes.
 
 - Data is passed on as it arrives, without waiting for the end of a message, and a limited number of
-  frames at a time (`bridge.net.portions`). aiohttp's WebSocket reader does not fit: it delivers
+  frames at a time (`sync.kube.portions`). aiohttp's WebSocket reader does not fit: it delivers
   whole messages into a queue, for which each connection would need a task, and its writer waits in
   a coroutine instead of calling `pause_writing`.
 - A normal WebSocket close is EOF (`bridge.net.splice`). ``on_error`` is called once, with a
@@ -32,11 +32,11 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong
 from wsproto.frame_protocol import CloseReason
 
-from bridge.net.portions import UNSENT_LIMIT, Portions
 from sync.kube.api_errors import KubeError, Unreachable, from_status
 from sync.kube.api_resources import PODS
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.layered_transport import Buffer, LayeredTransport
+from sync.kube.portions import UNSENT_LIMIT, Portions
 from sync.kube.transport import Transport
 from translators.relay.forward_plan import Backend
 
@@ -149,8 +149,8 @@ class PortForwardTransport(LayeredTransport):
             exc = None
         else:
             self._report_error(self._error_text() or _HUNG_UP)
-        self._closing = True
-        self._upper.connection_lost(exc)
+        self._closing, self._on_error = True, None
+        self._end_upper(exc)
 
     # -- received frames -------------------------------------------------------------------
 
@@ -226,8 +226,8 @@ class PortForwardTransport(LayeredTransport):
             self._send(BytesMessage(b"\x00" + view[at : at + _FRAME_SIZE].tobytes()))
 
     def _send(self, event: Event) -> None:
-        if not self._closing and self._below is not None:
-            self._below.write(self._websocket.send(event))
+        if not self._closing:
+            self._write_below(self._websocket.send(event))
 
     def release_write_buffer(self) -> None:
         """Sends an empty pong, for a client that has nothing to send yet.

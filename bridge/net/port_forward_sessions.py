@@ -39,7 +39,7 @@ PROTOCOL = "portforward.k8s.io"
 #: Seconds that an idle session is kept.
 IDLE_SECONDS = 30.0
 #: Idle sessions that are kept, of all pods: some 30 KiB each.
-MAX_IDLE = 128
+MAX_IDLE = 64
 #: Seconds until SPDY is tried again with a remote that has rejected it.
 RETRY_SECONDS = 600.0
 

@@ -26,7 +26,7 @@ _ZLIB_HEAD = b"\x08\x1d"
 #: An empty stored block.
 _FLUSHED = b"\x00\x00\x00\xff\xff"
 #: Bytes in a control frame: those that a server of port-forwards sends have less than a hundred.
-MAX_CONTROL_SIZE = 64 * 1024
+MAX_CONTROL_SIZE = 4 * 1024
 
 
 class ProtocolError(ValueError):

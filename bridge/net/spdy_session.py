@@ -13,7 +13,7 @@ httpstream.go). Opening a pair costs no round trip: data can follow at once.
   client has sent its end (`ForwardedStream.release`), or once it has ended. Streams that linger
   after that share the session. Pausing any stream pauses the session; a lingering one that would
   pause the active one is reset, and one that has been paused before does not release the session.
-- What the peer sends is handled a limited number of frames at a time (`bridge.net.portions`).
+- What the peer sends is handled a limited number of frames at a time (`sync.kube.portions`).
 - The kubelet's runtime closes a connection to the pod a second after the first of its two
   directions has ended (containerd, internal/cri/server, sandbox_portforward). So `write_eof` sends
   nothing, as over a WebSocket: the pod's data still arrives until the pod or `close` ends it.
@@ -30,7 +30,6 @@ from itertools import takewhile
 from typing import Any, cast
 
 from bridge.net import spdy_frames, splice
-from bridge.net.portions import UNSENT_LIMIT, Portions
 from bridge.net.spdy_frames import (
     GOAWAY,
     PING,
@@ -42,6 +41,7 @@ from bridge.net.spdy_frames import (
     ProtocolError,
 )
 from sync.kube.layered_transport import Buffer, LayeredTransport
+from sync.kube.portions import UNSENT_LIMIT, Portions
 from sync.kube.sockets import PeerState, peer_state
 
 #: Bytes in one data frame: what tunnels read at a time.
@@ -167,7 +167,8 @@ class SpdySession(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Sends frames."""
-        if not self.has_ended:
+        # A connection that is lost is closing before the frames that came first are handled.
+        if not self.has_ended and not self._lower.is_closing():
             self._lower.write(data)
             if self._check_timer is None:
                 self._check_later()

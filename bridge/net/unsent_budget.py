@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_share
 from sync.kube.sockets import READ_SIZE
 
 MIN_WINDOW, MAX_WINDOW = 4 * 1024, READ_SIZE
-#: One in so many bytes of the process's memory is for the unsent bytes of one budget.
-_MEMORY_SHARE = 16
 #: One in so many bytes of what a namespace may still hold is a window.
 _WINDOW_SHARE = 16
 
@@ -28,7 +26,7 @@ class UnsentBudget:
     direction."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self.limit = memory_limit() // _MEMORY_SHARE if limit is None else limit
+        self.limit = memory_share(1) if limit is None else limit
         self.held = 0
         """Bytes of all namespaces."""
         self._held_by: Counter[str] = Counter()

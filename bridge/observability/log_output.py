@@ -11,7 +11,7 @@ traceback. Published fields stay; new ones may come.
 Logging is cheap, since each pod causes several lines, and never blocks, since a blocked write would
 let the node's Lease expire: where no reader reads (a full pipe, a terminal stopped with Ctrl-S) or
 a write fails (a full disk), lines are dropped, and their number is logged later. Control characters
-are escaped, because a message may quote an API server.
+are escaped, and long text is cut, because a message may quote an API server.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ AUDIT = "cluster-bridge.audit"
 STEPS = "cluster-bridge.steps"
 
 _DROPPED = "lines were dropped: stderr was not read, or could not be written"
+#: Characters of a message or field that are shown: an object's text may be megabytes, and lines are
+#: escaped on the event loop.
+TEXT_MAX = 8192
 #: Bytes that a ready pipe accepts without blocking (PIPE_BUF; pipe(7)).
 _NON_BLOCKING_SIZE = select.PIPE_BUF
 
@@ -51,7 +54,7 @@ class ConsoleFormatter(logging.Formatter):
         second = int(record.created)
         if second != self._second:
             self._second, self._clock = second, time.strftime("%H:%M:%S", time.localtime(second))
-        text = escape_line(record.getMessage())
+        text = escape_line(_shortened(record.getMessage()))
         if record.exc_info:
             text = f"{text}\n{escape_lines(self.formatException(record.exc_info))}"
         level = "" if record.name in (CHANGES, AUDIT) else f"{record.levelname.lower()}: "
@@ -67,14 +70,18 @@ class JsonFormatter(logging.Formatter):
             "ts": f"{clock}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "msg": record.getMessage(),
+            "msg": _shortened(record.getMessage()),
             "node": NODE.get(),
-            **getattr(record, FIELDS, {}),
+            **{name: _shortened(text) for name, text in getattr(record, FIELDS, {}).items()},
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         present = {key: value for key, value in line.items() if value}
         return escape_json(json.dumps(present, ensure_ascii=False))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text)} characters)"
 
 
 class NonBlockingHandler(logging.Handler):

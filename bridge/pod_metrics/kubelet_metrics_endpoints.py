@@ -32,11 +32,12 @@ from bridge.kubelet.pod_lookup import PodDirectory, ScheduledPod
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.pod_metrics import metrics_api_client
-from bridge.pod_metrics.kubelet_scraper import KubeletScraper, ScrapeResult
+from bridge.pod_metrics.kubelet_scraper import KubeletScraper, ScrapeResult, kept_limit
 from bridge.pod_metrics.metrics_api_client import MetricsApiSource
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
 from bridge.pod_metrics.stats_summary_builder import is_valid, summary, usages
 from sync.kube.client import KubeClient
+from sync.kube.response_limits import decoded_size
 from translators.object_accessors import Object, uid_of
 from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition, stats_summary
@@ -49,6 +50,9 @@ from translators.virtual_node_identity import Identity
 CACHE_SECONDS = 3.0
 
 _CPU, _MEMORY = "pod_cpu_usage_seconds_total", "pod_memory_working_set_bytes"
+
+#: Bytes that a line takes in memory beside its text.
+_LINE_SIZE = 64
 
 T = TypeVar("T")
 
@@ -208,12 +212,16 @@ class PodMetricsEndpoints:
 # -- parsing, in threads -----------------------------------------------------------------
 
 
-def _parse_families(body: bytes, pods: Mapping[RemotePodName, Origin]) -> Families:
-    return exposition.relabel_metrics(body.decode(), pods)
+def _parse_families(body: bytes, pods: Mapping[RemotePodName, Origin]) -> tuple[Families, int]:
+    families = exposition.relabel_metrics(body.decode(), pods)
+    lines = [line for family in families.values() for line in family.samples]
+    return families, sum(map(len, lines)) + _LINE_SIZE * len(lines)
 
 
-def _parse_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _ResourceMetrics:
-    families = _parse_families(body, pods)
+def _parse_resource(
+    body: bytes, pods: Mapping[RemotePodName, Origin]
+) -> tuple[_ResourceMetrics, int]:
+    families, size = _parse_families(body, pods)
     uids = {(str(home.namespace), home.name): str(home.uid) for home in pods.values()}
     memory = {_pod_key(it.labels): it.value for it in _samples(families, _MEMORY)}
     usage = []
@@ -223,14 +231,17 @@ def _parse_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _Resou
             usage.append(
                 PodUsage(uids[pod], sample.value, sample.timestamp_ms, memory.get(pod, 0.0))
             )
-    return _ResourceMetrics(families, usage)
+    return _ResourceMetrics(families, usage), size
 
 
-def _parse_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
+def _parse_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> tuple[list[Object], int]:
+    if decoded_size(body) > kept_limit():
+        raise ValueError(f"the response needs more than {kept_limit()} bytes in memory")
     answer = orjson.loads(body)
     if not isinstance(answer, dict):
         raise ValueError("the response is not a stats summary")  # noqa: TRY004  # the contract
-    return [pod for pod in stats_summary.relabel_stats(answer, pods) if is_valid(pod)]
+    found = [pod for pod in stats_summary.relabel_stats(answer, pods) if is_valid(pod)]
+    return found, decoded_size(orjson.dumps(found))
 
 
 def _samples(families: Families, name: str) -> Iterator[Sample]:

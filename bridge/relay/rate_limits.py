@@ -1,4 +1,5 @@
-"""Rate limits: `TokenBucket`, and `FairLimiter`, in which Services or namespaces take turns.
+"""Rate limits: `TokenBucket`, and `FairLimiter`, in which namespaces take turns, and the Services
+of each.
 
 `FairLimiter` limits how many connections are opened at a time and per second. Groups take turns
 (`sync.base.fair_queue`), so that one with thousands of connections, or whose pods do not answer,
@@ -11,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
-from sync.base.fair_queue import FairQueue
+from sync.base.fair_queue import NestedFairQueue
 
 #: Rounding error of a token, too small for a timer.
 _EPSILON = 1e-6
@@ -52,40 +53,48 @@ class TokenBucket:
 
 
 class FairLimiter:
-    """At most ``max_slots`` at a time and ``rate`` per second (None: any); groups take turns."""
+    """At most ``max_slots`` at a time and ``rate`` per second (None: any); groups take turns, and
+    the members of each group, which has up to ``member_slots`` (None: all)."""
 
-    def __init__(self, max_slots: int, rate: float | None = None) -> None:
-        self._max_slots = max_slots
+    def __init__(
+        self, max_slots: int, rate: float | None = None, *, member_slots: int | None = None
+    ) -> None:
         self._bucket = TokenBucket(rate) if rate is not None else None
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._queue: NestedFairQueue[asyncio.Future[None]] = NestedFairQueue(
+            max_slots, member_slots or max_slots
+        )
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def slot(self, group: Hashable, max_wait: float) -> AsyncIterator[None]:
-        """Waits for the group's turn and holds a slot. Raises TimeoutError after ``max_wait``
-        seconds without one."""
-        await self.acquire(group, max_wait)
+    async def slot(
+        self, group: Hashable, max_wait: float, *, member: Hashable = None
+    ) -> AsyncIterator[None]:
+        """Waits for the turn of the group's member and holds a slot. Raises TimeoutError after
+        ``max_wait`` seconds without one."""
+        await self.acquire(group, max_wait, member=member)
         try:
             yield
         finally:
-            self.release(group)
+            self.release(group, member=member)
 
-    async def acquire(self, group: Hashable, max_wait: float | None = None) -> None:
+    async def acquire(
+        self, group: Hashable, max_wait: float | None = None, *, member: Hashable = None
+    ) -> None:
         """Waits for the group's turn and takes a slot, to be released. Raises as `slot`."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.add(group, granted)
+        self._queue.add((group, member), granted)
         self._grant()
         try:
             async with asyncio.timeout(max_wait):
                 await granted
         except BaseException:
             if not granted.cancelled():  # granted at the last moment
-                self.release(group)
+                self.release(group, member=member)
             raise
 
-    def release(self, group: Hashable) -> None:
-        """Releases a slot of the group."""
-        self._queue.release(group)
+    def release(self, group: Hashable, *, member: Hashable = None) -> None:
+        """Releases a slot of the group's member."""
+        self._queue.release((group, member))
         self._grant()
 
     @property
@@ -103,16 +112,16 @@ class FairLimiter:
         if self._timer is not None:
             return  # it runs again when there is a token
         loop = asyncio.get_running_loop()
-        while self._queue.can_take(self._max_slots):
+        while self._queue.can_take():
             if wait := self._rate_wait():
                 self._timer = loop.call_later(wait, self._retry)
                 return
-            taken = self._queue.take(self._max_slots)
+            taken = self._queue.take()
             if taken is None:
                 return
-            group, granted = taken
+            pair, granted = taken
             if granted.done():  # the caller no longer waits
-                self._queue.release(group)
+                self._queue.release(pair)
                 continue
             if self._bucket is not None:
                 self._bucket.take(loop.time())

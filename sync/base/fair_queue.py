@@ -9,6 +9,9 @@
 
 The second rule is that of shared switch buffers (Choudhury and Hahne, Dynamic Queue Length
 Thresholds, 1998). It keeps a namespace whose requests all hang from occupying all slots.
+
+In a `NestedFairQueue` both hold for groups, and for the members of each group: a group with many
+members gets no more than others.
 """
 
 from __future__ import annotations
@@ -105,3 +108,61 @@ class FairQueue(Generic[T]):
         else:
             del self._held[group]
         self.held -= 1
+
+
+class NestedFairQueue(Generic[T]):
+    """A `FairQueue` of groups, in each of which members take turns. Items belong to pairs of a
+    group and a member. A group shares the ``slots`` with others, and a member shares
+    ``member_slots`` with others of its group."""
+
+    __slots__ = ("_groups", "_member_slots", "_members", "_offered", "_slots")
+
+    def __init__(self, slots: int, member_slots: int) -> None:
+        self._slots = slots
+        self._member_slots = member_slots
+        # One item stands for all that a group has; it waits while a member may have a slot.
+        self._groups: FairQueue[None] = FairQueue()
+        self._offered: set[Hashable] = set()
+        self._members: dict[Hashable, FairQueue[T]] = {}
+
+    def add(self, pair: tuple[Hashable, Hashable], item: T) -> None:
+        group, member = pair
+        members = self._members.get(group)
+        if members is None:
+            members = self._members[group] = FairQueue()
+        members.add(member, item)
+        self._offer(group, members)
+
+    def can_take(self) -> bool:
+        """Whether `take` would return an item."""
+        return self._groups.can_take(self._slots)
+
+    def take(self) -> tuple[tuple[Hashable, Hashable], T] | None:
+        """The next item with its pair, which holds one more slot from now on; None if no waiting
+        item may have a slot."""
+        taken = self._groups.take(self._slots)
+        if taken is None:
+            return None
+        group, _ = taken
+        self._offered.discard(group)
+        members = self._members[group]
+        found = members.take(self._member_slots)
+        if found is None:
+            raise AssertionError("a group waits only while a member may have a slot")
+        self._offer(group, members)
+        member, item = found
+        return (group, member), item
+
+    def release(self, pair: tuple[Hashable, Hashable]) -> None:
+        group, member = pair
+        members = self._members[group]
+        members.release(member)
+        self._groups.release(group)
+        self._offer(group, members)
+        if not members.waiting and not members.held:
+            del self._members[group]
+
+    def _offer(self, group: Hashable, members: FairQueue[T]) -> None:
+        if group not in self._offered and members.can_take(self._member_slots):
+            self._groups.add(group, None)
+            self._offered.add(group)

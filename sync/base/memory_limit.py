@@ -1,4 +1,9 @@
-"""The memory that the process may use, from which the bounds of its caches follow."""
+"""The memory that the process may use, from which the bounds of its caches follow.
+
+`FIXED` bytes of it are for the process itself and for limits that are constants. Limits that grow
+with the memory are shares of the rest (`memory_share`), which are 64 in all. The sum is computed by
+tests/bridge/test_memory_bounds.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: Bytes, where the system states no limit: that of the Deployments in ``manifests``.
-DEFAULT = 512 * 2**20
+DEFAULT = 2**30
+#: Bytes that do not depend on the limit.
+FIXED = 288 * 2**20
 
 _ROOT = Path("/")
 
@@ -19,6 +26,13 @@ def memory_limit(root: Path = _ROOT) -> int:
     """Bytes: the lowest limit of the process's cgroups (version 1 or 2), or the machine's
     memory. ``root`` has the file systems ``proc`` and ``sys``."""
     return min(_limits(root), default=DEFAULT)
+
+
+def memory_share(parts: float) -> int:
+    """Bytes: so many 64ths of the memory beyond `FIXED`. That is a quarter of the memory at least;
+    the sum of all limits then exceeds a memory of less than 384 MiB."""
+    memory = memory_limit()
+    return int(max(memory - FIXED, memory // 4) * parts / 64)
 
 
 def _limits(root: Path) -> Iterator[int]:

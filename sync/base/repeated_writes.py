@@ -21,8 +21,9 @@ FIRST, CAP = 1.0, 600.0
 LASTS = 60.0
 #: The repetition that is reported: the first ones can be a user's edits.
 REPORTED = 3
-#: Keys whose last write is remembered.
-REMEMBERED_MAX = 10_000
+#: The reason of Events, and of waiting pods, about objects of the remote that another client sets
+#: back.
+OVERWRITES = "RemoteOverwrites"
 
 
 class _Written(NamedTuple):
@@ -36,7 +37,7 @@ class RepeatedWrites(Generic[K]):
     """The last write for each key that was sent and succeeded. Writes are compared."""
 
     def __init__(self) -> None:
-        self._last: FairCache[K, _Written] = FairCache(REMEMBERED_MAX)
+        self._last: FairCache[K, _Written] = FairCache()
 
     def seconds_left(self, key: K, write: Any) -> float:
         """Seconds until the write may be sent; 0 for now."""
@@ -64,3 +65,12 @@ class RepeatedWrites(Generic[K]):
 
     def forget(self, key: K) -> None:
         self._last.pop(key)
+
+
+def overwritten_message(what: str) -> str:
+    """States that ``what`` is set back, and how the client is found."""
+    return (
+        f"another client sets {what} back, or deletes it, after each write of the bridge, which "
+        "repeats the write at growing intervals of up to ten minutes; `kubectl get -o yaml "
+        "--show-managed-fields` names the client"
+    )

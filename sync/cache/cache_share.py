@@ -3,14 +3,14 @@
 The bytes of the home cluster's objects are those that `sync.kube.response_limits.decoded_size`
 estimates; those of the remote's are its JSON, because pods of one template have most parts in
 common (`sync.cache.interning`). A share may grow while it has less than is free, so that none
-takes all. Stubs (`sync.cache.stub`) may use all of the memory, and an eighth beyond.
+takes all. An eighth of the memory is for stubs only (`sync.cache.stub`), which may use all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_share
 from sync.kube.response_limits import CACHE_LIMIT, ResponseLimits
 from translators.object_accessors import HomeNamespace
 
@@ -18,6 +18,9 @@ from translators.object_accessors import HomeNamespace
 class CacheShare:
     """The part of a memory that one store, or one home namespace, has. ``limits`` counts what all
     parts of the memory have."""
+
+    #: A share may have so many times as much as is free.
+    _times_free = 1
 
     def __init__(self, limits: ResponseLimits) -> None:
         self._limits = limits
@@ -39,14 +42,17 @@ class CacheShare:
         wanted, limit = (size >> 10) + 1, self.limit
         more = wanted - self._sizes.get(key, 0)
         free = (limit - self._limits.cached) >> 10
-        room = free + (limit >> 13) if is_stub else free - self._total
-        if more > max(room, 0):
+        if not is_stub:
+            free -= limit >> 13
+            free = min(free, self._times_free * free - self._total)
+        if more > max(free, 0):
             return False
         self._sizes[key] = wanted
         self._add(more)
         return True
 
     def release(self, key: Hashable) -> None:
+        """Gives the memory of the object back, if it has any."""
         self._add(-self._sizes.pop(key, 0))
 
     def _add(self, more: int) -> None:
@@ -55,12 +61,14 @@ class CacheShare:
 
 
 class RemoteShare(CacheShare):
-    """The part of one store of the memory for all objects of one remote: half of the process's, or
-    `CACHE_LIMIT` if that is less."""
+    """The part of one store of the memory for all objects of one remote, which is `CACHE_LIMIT` at
+    most. Most of it is for pods, so a store may have three quarters."""
+
+    _times_free = 3
 
     @property
     def limit(self) -> int:
-        return min(CACHE_LIMIT, memory_limit() // 2)
+        return min(CACHE_LIMIT, memory_share(18))
 
 
 class NamespaceShares:
@@ -82,5 +90,5 @@ class NamespaceShares:
 
 
 def home_limit() -> int:
-    """Bytes of the home cluster's objects: a quarter of the memory of the process."""
-    return memory_limit() // 4
+    """Bytes of the home cluster's objects."""
+    return memory_share(16)

@@ -42,7 +42,7 @@ from sync.cache.stub import Stub
 from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
-from sync.kube.client import KubeClient, ListPages, Page
+from sync.kube.client import RUNNING_LIST_LIMIT, KubeClient, ListPages, Page
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,9 @@ class Informer:
 
     async def list_now(self) -> list[Object]:
         """The objects as the server has them now, past the store. Raises KubeError."""
-        page = await self.client.list(self.resource, namespace=self._namespace, labels=self.labels)
+        page = await self.client.list(
+            self.resource, namespace=self._namespace, labels=self.labels, most=RUNNING_LIST_LIMIT
+        )
         return page.items
 
     def compact(self, obj: Object, less: Object) -> None:

@@ -125,7 +125,9 @@ class StoreWriter:
         key = key_of(obj)
         last = known
         try:
-            last = self._reduced(obj, known, checked=False) or known
+            reduced = self._reduced(obj, known, checked=False)
+            if reduced is not None:
+                last = self._within_limits(reduced, known) if self._shape == "Pod" else reduced
         except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
             self._defect(key, error)
         self.remove(key, last)

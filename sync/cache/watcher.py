@@ -53,8 +53,8 @@ SILENT_WATCHES = 2
 #: Seconds in which a large event must arrive.
 LARGE_EVENT_SECONDS = REQUEST_TIMEOUT
 #: Bytes of a watch that are buffered. A server ends a watch to which it cannot write for 50 to 100
-#: ms (storage/cacher/time_budget.go in k8s.io/apiserver).
-READ_AHEAD = 2**20
+#: ms (storage/cacher/time_budget.go in k8s.io/apiserver); the kernel buffers megabytes more.
+READ_AHEAD = 2**17
 #: Seconds: a watch that ends earlier without an event is a failure, as in client-go.
 SHORT_WATCH = 1.0
 #: Seconds: `Watcher.rewatch` leaves a watch alone to which the server responded more recently.

@@ -406,13 +406,16 @@ async def _first_object(remote: KubeClient, namespace: str, served: ListableReso
     async def first_object_of(resource: Resource) -> str:
         async with gate:
             try:
-                page, _ = await remote.list_page(resource, namespace=namespace, query=query)
+                # Not checked: a custom resource can have the kind of another one, and other fields.
+                page, more = await remote.list_page(
+                    resource, namespace=namespace, query=query, check=False
+                )
             except ApiError as error:
                 return "" if isinstance(error, NotFound) else f"{resource} cannot be listed"
         for item in page.items:
             if (resource.group, resource.plural, name_of(item)) not in _AUTOMATIC:
                 return f"it holds {resource.kind} {name_of(item)}"
-        return ""
+        return f"it holds more {resource}" if more else ""
 
     user_resources = [it for it in served.resources if (it.group, it.plural) not in _DERIVED]
     answers = await asyncio.gather(*map(first_object_of, user_resources))

@@ -7,6 +7,7 @@ the same request can help is a property of the class, `retryable`.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, Literal
 
 from translators.object_accessors import text_or_empty
@@ -96,7 +97,9 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: RBAC does not permit the request, or admission rejected it."""
+    """403: RBAC does not permit the request, or admission rejected it. Also for the other codes of
+    `_ABOUT_THE_OBJECT` where an admission webhook or policy chose them: they are then no statement
+    about the object, its name or the credential."""
 
 
 class NamespaceTerminating(Forbidden):
@@ -162,6 +165,13 @@ _BY_CODE: dict[int, type[ApiError]] = {
     429: Throttled,
 }
 
+#: Codes from which callers conclude that an object is absent, exists, or is another one, or that
+#: the credential is rejected.
+_ABOUT_THE_OBJECT = (401, 404, 409, 410, 422)
+#: How the API server begins, or states, the rejection of a webhook or a policy
+#: (admission/plugin/webhook/errors and admission/plugin/policy/validating in k8s.io/apiserver).
+_ADMISSION = re.compile(r"admission webhook |.*ValidatingAdmissionPolicy ", re.DOTALL)
+
 
 def from_status(
     status: Any, *, code: int, side: Side, what: str, retry_after: float | None = None
@@ -191,6 +201,11 @@ def from_status(
         cls = Gone
     elif code == 503 and retry_after is not None:
         cls = Throttled
+    # The class of any other conflict states no more than that the request can be repeated, and
+    # `Invalid` no more than that it was rejected.
+    is_conclusive = code in _ABOUT_THE_OBJECT and cls not in (Conflict, Invalid)
+    if is_conclusive and _ADMISSION.match(message[:MESSAGE_LIMIT]):
+        cls = Forbidden
     return cls(
         message or f"the API server answered {code}",
         side=side,

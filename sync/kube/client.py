@@ -27,6 +27,11 @@ _PATCH_TYPES: Mapping[PatchKind, str] = {
 }
 #: Requests the metadata of a list's objects (meta.k8s.io/v1).
 _METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+#: Bytes of JSON of a list that is in memory as a whole: in a command, those of 30,000 pods, and in
+#: a running bridge what it lists of a remote besides its caches.
+LIST_LIMIT, RUNNING_LIST_LIMIT = 2**28, 2**24
+#: Bytes that an object of a reduced list counts.
+REDUCED_SIZE = 256
 
 
 class KubeClient(StreamTransport):
@@ -101,12 +106,13 @@ class KubeClient(StreamTransport):
         fields: str = "",
         page_size: int = 500,
         slim: Callable[[Object], Object] | None = None,
+        most: int = LIST_LIMIT,
     ) -> Page:
         """Lists all matching objects in pages. All pages have the state of the first.
 
         ``slim`` reduces each object, so that a long list is never in memory as a whole. Raises
-        MalformedResponse as `ListPages` does, and ResponseTooLarge for more than `LIST_LIMIT`
-        without ``slim``.
+        MalformedResponse as `ListPages` does, and ResponseTooLarge for more than ``most`` bytes, of
+        which an object has `REDUCED_SIZE` with ``slim``.
         """
         query = {"limit": str(page_size), "labelSelector": labels, "fieldSelector": fields}
         query = {key: value for key, value in query.items() if value}
@@ -117,9 +123,9 @@ class KubeClient(StreamTransport):
             async with pages.next() as page:
                 items += page.items if slim is None else map(slim, page.items)
                 version = page.resource_version
-            if slim is None and pages.size > LIST_LIMIT:
+            if (pages.size if slim is None else REDUCED_SIZE * len(items)) > most:
                 what = f"GET {resource.path(namespace=namespace)}"
-                raise self.limits.too_large("list", "the list", LIST_LIMIT, what)
+                raise self.limits.too_large("list", "the list", most, what)
         return Page(items=items, resource_version=version)
 
     async def create(
@@ -239,10 +245,7 @@ class KubeClient(StreamTransport):
             options["gracePeriodSeconds"] = grace_seconds
         try:
             return await self.request("DELETE", path, body=options, decode=decode)
-        except NotFound as error:
-            # A webhook or a policy returned the 404; it is not about the object.
-            if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
-                raise
+        except NotFound:
             return {}
 
 
@@ -268,8 +271,6 @@ def _is_precondition_failure(error: Conflict) -> bool:
 MAX_PAGES = 10_000
 #: Characters of a ``continue`` token; API servers' have less than a thousand.
 TOKEN_LIMIT = 8192
-#: Bytes of JSON of a list that is in memory as a whole: those of 30,000 pods.
-LIST_LIMIT = 2**28
 #: A page that is too large is requested with this part of its objects.
 _FEWER = 8
 

@@ -327,6 +327,9 @@ def _look_up(host: str, port: int, flags: int = 0) -> list[AddressInfo]:
 #: Seconds that an idle connection is kept. API servers close it after 90 s (IdleTimeout in
 #: k8s.io/apiserver's secure_serving.go); a request that is sent at that moment fails.
 KEEP_IDLE = 30.0
+#: Bytes of a body after which a connection is read no further, until they are used; a read has at
+#: most `sync.kube.sockets.READ_SIZE`. aiohttp doubles the number.
+READ_AHEAD = 2**14
 #: Responses with a status of 1xx before a response: API servers send none.
 MAX_INTERIM = 100
 
@@ -336,6 +339,7 @@ def new_session(dialer: Dialer, *, rejects_redirects: bool = False) -> aiohttp.C
     of WebSockets too, for which aiohttp has no option."""
     return aiohttp.ClientSession(
         connector=ApiConnector(dialer),
+        read_bufsize=READ_AHEAD,
         # `Transport` bounds the rest of a request; aiohttp's own total timeout costs more.
         timeout=aiohttp.ClientTimeout(total=None),
         # Cookies of a load balancer would pin all requests to one API server.

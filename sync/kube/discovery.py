@@ -17,6 +17,9 @@ from sync.kube.client import KubeClient
 
 #: Discovery documents to request at once.
 MAX_CONCURRENT = 16
+#: A group that every API server has. The groups in `/apis` come from a cache (kube-aggregator's
+#: handler_apis.go), which is filled after the server begins to respond.
+EVERY_GROUP = "discovery.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ async def list_namespaced_resources(
     """Returns the namespaced resources that can be listed, except those of the groups ``without``.
 
     A group version whose discovery fails makes the result incomplete, also with 404: an aggregated
-    API whose server is down still has objects. Raises KubeError if `/apis` fails.
+    API whose server is down still has objects. So does a list of groups without `EVERY_GROUP`: an
+    API server that has just started lists few of them. Raises KubeError if `/apis` fails.
     """
     gate = asyncio.Semaphore(MAX_CONCURRENT)
     served = (await client.request("GET", "/apis")).get("groups") or ()
@@ -49,7 +53,8 @@ async def list_namespaced_resources(
                 return error
 
     resources: dict[tuple[str, str], Resource] = {}
-    incomplete = ""
+    is_listed = any(group.get("name") == EVERY_GROUP for group in served)
+    incomplete = "" if is_listed else "the API server does not list its API groups yet"
     for path, answer in zip(paths, await asyncio.gather(*map(read, paths)), strict=True):
         group_version = path.removeprefix("/apis/").removeprefix("/api/")
         if isinstance(answer, ApiError):

@@ -14,6 +14,8 @@ some 300 KB in the bridge; over HTTP/2 `MAX_STREAMS` share one.
   (`STREAM_WINDOW`), and not the other responses.
 - A connection that ends, breaks or violates the protocol ends all its responses with an OSError.
 - A server that reads nothing does not make the bridge buffer more than `UNSENT_LIMIT`.
+- Received bytes are parsed in slices, between which the event loop runs: one read can hold
+  thousands of frames. Nothing is read meanwhile.
 - GOAWAY ends the connection: h2 supports no streams after it, and a watch continues elsewhere.
 """
 
@@ -23,7 +25,7 @@ import asyncio
 import errno
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import h2.events as h2_events
@@ -37,27 +39,32 @@ from yarl import URL
 
 from sync.base import clock
 from sync.kube.connections import CONNECT_TIMEOUT, Dialer
+from sync.kube.portions import Portions
 
 #: Streams of one connection, at most: what Go's HTTP/2 client assumes of a server that states no
 #: limit, and the limit of API servers (--http2-max-streams-per-connection in k8s.io/apiserver). The
 #: server lets further streams wait without a response.
 MAX_STREAMS = 100
-#: Bytes of one body that are buffered: as much as a watch over HTTP/1.1 buffers.
-STREAM_WINDOW = 2**20
-#: Bytes of all bodies of a connection that are buffered.
-CONNECTION_WINDOW = 2**24
+#: Bytes of one body that are buffered: there may be thousands of watches, each of one object. A
+#: mebibyte arrives in 64 round trips, in less than 30 s also from a distant server
+#: (`LARGE_EVENT_SECONDS` of `sync.cache.watcher`).
+STREAM_WINDOW = 2**14
+#: Bytes of all bodies of a connection that are buffered: no body that waits delays another one.
+CONNECTION_WINDOW = MAX_STREAMS * STREAM_WINDOW
 #: Bytes of the head of a response.
 _HEADER_LIMIT = 2**16
 #: Bytes that wait to be sent: hundreds of requests. A server that sends pings and does not read the
 #: replies could otherwise fill the memory.
 UNSENT_LIMIT = 2**20
-#: Frames without a part of a response, in one `_SLICE` or second: a server sends settings once, few
+#: Frames without a part of a response, in one `_TURN` or second: a server sends settings once, few
 #: pings, and one end for each response. A flood of them would take the event loop's time.
 CONTROL_FRAMES = 250
-#: Bytes that are parsed at once: one TLS record.
-_SLICE = 2**14
+#: Bytes that are parsed in one turn of the event loop: one TLS record. They are parsed in slices.
+_TURN, _SLICE = 2**14, 2**12
 #: The window of a new connection (RFC 9113, section 6.9.2).
 _INITIAL_WINDOW = 2**16 - 1
+#: Bytes of the table of sent headers: the default (RFC 9113, section 6.5.2).
+_HEADER_TABLE = 4096
 _SETTINGS = {
     SettingCodes.ENABLE_PUSH: 0,
     SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -281,6 +288,9 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._responses: dict[int, Http2Response] = {}
         self._frames = _FrameHeads()
+        self._portions = Portions(
+            self._slices, on_flood=self.abort, on_lost=self._lost, portion=_TURN // _SLICE
+        )
         self._settings: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
@@ -327,20 +337,29 @@ class Http2Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._portions.begin(self._transport)
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(CONNECTION_WINDOW - _INITIAL_WINDOW)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        self._portions.receive(data)
+
+    def _slices(self, data: bytes) -> Iterator[bool]:
+        for start in range(0, len(data), _SLICE):
+            if self._on_end is None:
+                return  # there is no response to which the rest could belong
+            self._parse(data[start : start + _SLICE])
+            yield True  # `_FrameHeads` detects floods
+
+    def _parse(self, part: bytes) -> None:
+        if self._frames.is_flooded_by(part):
+            message = "the server floods the connection with control frames"
+            self._break(OSError(errno.EPROTO, message))
+            return
         try:
-            for start in range(0, len(data), _SLICE):
-                part = data[start : start + _SLICE]
-                if self._frames.is_flooded_by(part):
-                    message = "the server floods the connection with control frames"
-                    self._break(OSError(errno.EPROTO, message))
-                    return
-                for event in self._h2.receive_data(part):
-                    self._handle(event)
+            for event in self._h2.receive_data(part):
+                self._handle(event)
         except H2Error as error:
             # The name alone: the text may quote what the server sent.
             message = f"the server violates HTTP/2 ({type(error).__name__})"
@@ -356,6 +375,9 @@ class Http2Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._portions.lose(exc)
+
+    def _lost(self, exc: Exception | None) -> None:
         self._ended(exc or ConnectionResetError(errno.ECONNRESET, _CLOSED))
 
     # -- events ----------------------------------------------------------------------------
@@ -363,6 +385,10 @@ class Http2Connection(asyncio.Protocol):
     def _handle(self, event: h2_events.Event) -> None:
         match event:
             case h2_events.RemoteSettingsChanged():
+                # h2 would fill a table of any size that the server permits, and search it for
+                # each header.
+                encoder = self._h2.encoder
+                encoder.header_table_size = min(encoder.header_table_size, _HEADER_TABLE)
                 if not self._settings.done():
                     self._settings.set_result(None)
             case h2_events.ConnectionTerminated():
@@ -438,7 +464,7 @@ class _FrameHeads:
     def is_flooded_by(self, data: bytes) -> bool:
         """Whether more than `CONTROL_FRAMES` have no part of a response."""
         now = clock.now()
-        if self._size > _SLICE or now - self._since > 1.0:
+        if self._size > _TURN or now - self._since > 1.0:
             self._count, self._size, self._since = 0, 0, now
         self._size += len(data)
         at = 0

@@ -122,6 +122,18 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._lower.get_extra_info(name, default)
 
+    def _write_below(self, data: Buffer) -> None:
+        """Writes to the connection below, unless it has ended: subclasses may report that later,
+        after the data before it, and uvloop raises RuntimeError for a write until then."""
+        if self._below is not None and not self._below.is_closing():
+            self._below.write(data)
+
+    def _end_upper(self, exc: Exception | None) -> None:
+        """Reports the end to the protocol above. Both refer to each other no longer, so that they
+        are freed without the garbage collector: thousands of connections may end in a minute."""
+        above, self._above = self._upper, None
+        above.connection_lost(exc)
+
     @property
     def _upper(self) -> asyncio.Protocol:
         if self._above is None:
@@ -138,7 +150,7 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
 # -- TLS -----------------------------------------------------------------------------------------
 
 
-#: Bytes after which OpenSSL's replies are counted.
+#: Bytes that are encrypted or decrypted at once; OpenSSL's replies are counted after so many.
 _PIECE = 32 * 1024
 #: Bytes of OpenSSL's own replies to received data, some 30 each: rejections of renegotiation (TLS
 #: 1.2), which current programs do not request, and new keys (TLS 1.3), which some request after
@@ -219,7 +231,7 @@ class TlsLayer(LayeredTransport):
 
     def data_received(self, data: Buffer) -> None:
         view = memoryview(data)
-        # In pieces: OpenSSL keeps its largest buffer for the life of the connection.
+        # In pieces, as in `write`: OpenSSL keeps its largest buffers until the connection ends.
         for at in range(0, len(view), _PIECE):
             self._incoming.write(view[at : at + _PIECE])
             if self._above is not None or self._handshake():
@@ -382,11 +394,10 @@ class TlsLayer(LayeredTransport):
         rest = memoryview(data).cast("B")
         try:
             while rest:
-                rest = rest[self._tls.write(rest) :]
+                rest = rest[self._tls.write(rest[:_PIECE]) :]
+                self._flush()
         except ssl.SSLError as error:
             self._fail(error)
-            return
-        self._flush()
 
     def can_write_eof(self) -> bool:
         return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from sync.base.background_task import background_task
 from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
+from sync.kube.response_limits import SHORT_LIMIT
 
 #: The first byte of a message is its stream (k8s.io/apimachinery/pkg/util/remotecommand).
 PROTOCOL = "v4.channel.k8s.io"
@@ -25,7 +26,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS = 0, 1, 2, 3
 
 
 class OutputLimitExceeded(Exception):
-    """Raised when the command writes more than ``limit`` bytes."""
+    """Raised when the command writes more than its caller has memory for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,14 @@ async def run_command(
     pod: str,
     container: str,
     argv: Sequence[str],
-    limit: int,
+    hold: Callable[[int], None],
     headers: Mapping[str, str] | None = None,
 ) -> Output:
     """Runs ``argv`` in the container, without stdin and terminal, and returns when the command has
     ended. A command that fails is a result (`Output.failure`); one that cannot run, or whose end is
-    not received, raises. Raises OutputLimitExceeded beyond ``limit`` bytes in all, and the errors
-    of `KubeClient.websocket`. If the caller is cancelled, the connection is closed.
+    not received, raises. ``hold`` gets the bytes of the output so far, and may raise
+    OutputLimitExceeded. Raises the errors of `KubeClient.websocket`, too. If the caller is
+    cancelled, the connection is closed.
     """
     path = PODS.path(pod, namespace=namespace, subresource="exec")
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
@@ -59,11 +61,9 @@ async def run_command(
     streams = {_STDOUT: bytearray(), _STDERR: bytearray(), _STATUS: bytearray()}
     async with client.websocket(path, query=query, protocol=PROTOCOL, headers=headers) as socket:
         with client.map_read_errors(path):
-            async for message in socket:
-                if message.type is aiohttp.WSMsgType.BINARY and message.data:
-                    streams.setdefault(message.data[0], bytearray()).extend(message.data[1:])
-                if sum(map(len, streams.values())) > limit:
-                    raise OutputLimitExceeded
+            async for message in messages(socket):
+                streams.setdefault(message[0], bytearray()).extend(message[1:])
+                hold(sum(map(len, streams.values())))
     if not streams[_STATUS]:
         raise Unreachable(
             "the connection broke before the command ended", side=client.side, what=f"GET {path}"
@@ -71,12 +71,25 @@ async def run_command(
     return Output(bytes(streams[_STDOUT]), bytes(streams[_STDERR]), failure_of(streams[_STATUS]))
 
 
+async def messages(socket: aiohttp.ClientWebSocketResponse[bool]) -> AsyncIterator[bytes]:
+    """The binary messages that are not empty; pings are answered. Each message has a turn of the
+    event loop, also pings: thousands may have arrived in one read."""
+    async for message in socket:
+        await asyncio.sleep(0)
+        if message.type is aiohttp.WSMsgType.PING:
+            await socket.pong(message.data)
+        elif message.type is aiohttp.WSMsgType.BINARY and message.data:
+            yield message.data
+
+
 def failure_of(raw: bytes | bytearray) -> str:
     """The message of the status at the end of a command; "" for success."""
     try:
-        status = orjson.loads(raw)
+        status = orjson.loads(raw) if len(raw) <= SHORT_LIMIT else None
     except orjson.JSONDecodeError:
-        return "the result of the command is unknown: its status is not JSON"
+        status = None
+    if not isinstance(status, dict):
+        return "the result of the command is unknown: its status is not that of an API server"
     if status.get("status") == "Success":
         return ""
     return str(status.get("message") or "the command failed")
@@ -111,20 +124,18 @@ class ShellStream:
         """Standard output, as it arrives. Raises ScriptFailed at its end."""
         held, reason = b"", "the connection broke before the command ended"
         with self._client.map_read_errors(self._path):
-            async for message in self._socket:
-                if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+            async for message in messages(self._socket):
+                if message[0] == _STATUS:
+                    reason = failure_of(message[1:]) or reason
+                if message[0] != _STDOUT:
                     continue
-                if message.data[0] == _STATUS:
-                    reason = failure_of(message.data[1:]) or reason
-                if message.data[0] != _STDOUT:
-                    continue
-                held += message.data[1:]
-                if held.endswith(b"\n%s\n" % self._token):
+                held += message[1:]
+                # Twice, or the server has made it up.
+                if held.endswith(b"\n%s\n" % self._token) and held.count(self._token) > 1:
                     output, trailer, _ = held.rsplit(self._token, 2)
                     yield output[:-1]
-                    status, *stderr = filter(
-                        None, map(str.strip, trailer.decode(errors="replace").split("\n"))
-                    )
+                    lines = map(str.strip, trailer.decode(errors="replace").split("\n"))
+                    status, *stderr = [*filter(None, lines)] or ["unknown"]
                     if status != "0":
                         cause = "; ".join(stderr) or f"exit status {status}"
                         raise ScriptFailed(cause, side=self._client.side, what=self._pod)

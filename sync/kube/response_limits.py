@@ -15,35 +15,36 @@ requested again with fewer objects (`sync.kube.client`).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from typing import Any
 
 import aiohttp
 import orjson
 
-from sync.base.memory_limit import memory_limit
+from sync.base.memory_limit import memory_limit, memory_share
 from sync.kube.api_errors import ResponseTooLarge, Side
 from sync.kube.http2 import Http2Response
 
 #: Bytes of a body and of a watch event. etcd stores at most 1.5 MiB of an object
 #: (--max-request-bytes), and JSON escapes make at most six bytes of one (``\u003c``): 9 MiB.
-BODY_LIMIT = 2**24
-#: Bytes of a text, such as a kubelet's metrics, which is parsed in lines.
+BODY_LIMIT = 10 * 2**20
+#: Bytes of a text that is not JSON, at most (`text_limit`).
 TEXT_LIMIT = 2**25
 #: Bytes of a body that is read without a turn: a pod has about 2**13.
-SMALL_BODY = 2**18
+SMALL_BODY = 2**16
 #: Bytes of a v1.Status, which has some hundred, or of a version.
 SHORT_LIMIT = SMALL_BODY
 #: Larger bodies that are in memory at once; decoding is serial anyway. A process with less than
 #: `_AMPLE_MEMORY` has one (`large_bodies`).
 LARGE_BODIES = 2
 _AMPLE_MEMORY = 2**31
-#: Bytes in memory of a body's decoded form, as `decoded_size` estimates it: what the largest object
-#: of etcd can need.
-DECODED_LIMIT = 160 * 2**20
+#: Bytes in memory of a body's decoded form, as `decoded_size` estimates it: a ConfigMap, which has
+#: at most 1 MiB, needs 27 MiB if its values are empty and its keys as short as possible.
+DECODED_LIMIT = 32 * 2**20
 
-#: Bytes of JSON of all objects of one remote that informers keep: 50,000 pods of 10 kB. A
-#: process with less than 1 GiB of memory keeps less (`sync.cache.cache_share`). Decoded, objects
+#: Bytes of JSON of all objects of one remote that informers keep: 34,000 pods of 10 kB. A
+#: process with less than 2.1 GiB of memory keeps less (`sync.cache.cache_share`). Decoded, objects
 #: need several times as much, and those of one template less (`sync.cache.interning`).
 CACHE_LIMIT = 2**29
 
@@ -53,6 +54,8 @@ _VALUE_SIZE = 100
 #: Each value follows one of these.
 _STRUCTURE = b"{[,"
 _NO_STRUCTURE = bytes(set(range(256)) - set(_STRUCTURE))
+#: A string of JSON without escaped quotes.
+_STRING = re.compile(rb'"[^"]*"')
 
 
 def large_bodies() -> int:
@@ -60,9 +63,27 @@ def large_bodies() -> int:
     return LARGE_BODIES if memory_limit() >= _AMPLE_MEMORY else 1
 
 
+def text_limit() -> int:
+    """Bytes of a text, such as a kubelet's metrics: 11 MiB of a process with 1 GiB. A kubelet with
+    250 pods has less than 1 MiB in /metrics/resource, and 2 MiB in /stats/summary."""
+    return min(TEXT_LIMIT, memory_share(1))
+
+
 def decoded_size(raw: bytes) -> int:
     """An upper estimate of the memory that the decoded form of this JSON needs."""
     return len(raw) + _VALUE_SIZE * len(raw.translate(None, _NO_STRUCTURE))
+
+
+def _is_too_large(raw: bytes) -> bool:
+    """Whether the decoded form of this JSON exceeds `DECODED_LIMIT`."""
+    # The first comparison suffices for nearly all bodies.
+    if len(raw) * (_VALUE_SIZE + 1) <= DECODED_LIMIT or decoded_size(raw) <= DECODED_LIMIT:
+        return False
+    # A string, such as a table in a ConfigMap, may contain the characters of structure.
+    unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    if _VALUE_SIZE * (unescaped.count(b'"') // 2) > DECODED_LIMIT:
+        return True
+    return len(raw) + decoded_size(_STRING.sub(b"", unescaped)) > DECODED_LIMIT
 
 
 class LargeBodyTurn:
@@ -158,8 +179,7 @@ class ResponseLimits:
     def decode(self, raw: bytes, what: str, *, reason: str = "body") -> Any:
         """Parses JSON; None for anything else. The parser's error quotes the text and is dropped.
         Raises ResponseTooLarge."""
-        # The first comparison suffices for nearly all bodies.
-        if len(raw) * (_VALUE_SIZE + 1) > DECODED_LIMIT and decoded_size(raw) > DECODED_LIMIT:
+        if _is_too_large(raw):
             raise self.too_large(reason, "the decoded response", DECODED_LIMIT, what)
         try:
             return orjson.loads(raw)

@@ -24,8 +24,6 @@ R = TypeVar("R", bound=aiohttp.ClientResponse | Http2Response)
 
 #: Bytes of a stream that are read before the caller asks for them: aiohttp's default.
 READ_AHEAD = 2**16
-#: Seconds for the server to answer the close frame of a WebSocket.
-_CLOSE_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=1.0)
 
 
 class StreamTransport(Transport):
@@ -148,7 +146,7 @@ class StreamTransport(Transport):
         self, path: str, *, query: Query, protocol: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
         """Opens a WebSocket of this subprotocol, closed with the context. ``headers`` and errors as
-        for `stream`."""
+        for `stream`. The caller answers pings."""
         seen = self.credentials.generation
         try:
             socket = await self._open_websocket(path, query, protocol, headers)
@@ -159,7 +157,8 @@ class StreamTransport(Transport):
         try:
             yield socket
         finally:
-            await socket.close()
+            # `socket.close` would read thousands of messages in one step of the event loop.
+            socket._response.close()
 
     async def _open_websocket(
         self, path: str, query: Query, protocol: str, headers: Mapping[str, str] | None
@@ -177,7 +176,7 @@ class StreamTransport(Transport):
                     socket: aiohttp.ClientWebSocketResponse[bool] = await session.ws_connect(
                         defaults.url(path, query),
                         protocols=(protocol,),
-                        timeout=_CLOSE_TIMEOUT,
+                        autoping=False,
                         **options,
                     )
             except aiohttp.WSServerHandshakeError as error:

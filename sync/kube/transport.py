@@ -49,9 +49,9 @@ from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
 from sync.kube.request_limiter import RequestLimiter
 from sync.kube.response_limits import (
     BODY_LIMIT,
-    TEXT_LIMIT,
     LargeBodyTurn,
     ResponseLimits,
+    text_limit,
 )
 from translators.object_accessors import uid_of
 
@@ -276,11 +276,12 @@ class Transport:
         *,
         query: Query | None = None,
         timeout: float,
-        limit: int = TEXT_LIMIT,
+        limit: int | None = None,
         turn: LargeBodyTurn | None = None,
     ) -> bytes:
-        """Returns the body of a GET of any content type, of at most ``limit`` bytes. Raises as
-        `request` does, but does not retry throttled requests. A large response takes ``turn``."""
+        """Returns the body of a GET of any content type, of at most ``limit`` bytes (default
+        `text_limit`). Raises as `request` does, but does not retry throttled requests. A large
+        response takes ``turn``."""
         request = ApiRequest(
             "GET",
             path,
@@ -292,7 +293,7 @@ class Transport:
             timeout,
             # The response may come from behind the API server, such as from a kubelet.
             times_server=False,
-            limit=limit,
+            limit=text_limit() if limit is None else limit,
             turn=turn,
         )
         return await self._send_authorized(request)

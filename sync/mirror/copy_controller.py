@@ -34,7 +34,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from sync.base import exception_summary
-from sync.base.repeated_writes import REPORTED, RepeatedWrites
+from sync.base.repeated_writes import (
+    OVERWRITES,
+    REPORTED,
+    RepeatedWrites,
+    overwritten_message,
+)
 from sync.base.resource_version import version_of
 from sync.cache.store import Key
 from sync.cache.stub import Stub
@@ -79,8 +84,6 @@ log = logging.getLogger(__name__)
 
 #: Copies written at once.
 WORKERS = 16
-#: The reason of Events, and of waiting pods, about objects that another client sets back.
-OVERWRITES = "RemoteOverwrites"
 
 
 class CopyController:
@@ -519,14 +522,6 @@ def _is_published(key: CopyKey) -> bool:
 def _overwritten(key: CopyKey, copy: Object) -> ReconcileBlocked:
     what = f"{key.resource.kind} {namespace_of(copy)}/{name_of(copy)}"
     return ReconcileBlocked(OVERWRITES, f"remote: {overwritten_message(what)}")
-
-
-def overwritten_message(what: str) -> str:
-    return (
-        f"another client sets {what} back, or deletes it, after each write of the bridge, which "
-        "repeats the write at growing intervals of up to ten minutes; `kubectl get -o yaml "
-        "--show-managed-fields` names the client"
-    )
 
 
 def _is_copied(home_service: Object | None) -> bool:

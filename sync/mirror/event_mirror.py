@@ -53,8 +53,6 @@ WORKERS = 4
 BURST_POLL, BURST_WAIT_MAX = 0.2, 1.0
 #: Seconds in which about two thirds of the queued Events are written, also in an endless burst.
 LATE = 15.0
-#: Deleted pods whose last Events are still mirrored.
-DELETED_PODS_MAX = 10_000
 
 #: Names computed before other tasks run: about 2 ms of work.
 BATCH = 200
@@ -88,7 +86,7 @@ class EventMirror:
         self._namespaces: dict[HomeNamespace, _FollowedNamespace] = {}
         # By the remote pod's UID.
         self._pods: dict[str, Origin] = {}
-        self._deleted_pods: FairCache[str, Origin] = FairCache(DELETED_PODS_MAX)
+        self._deleted_pods: FairCache[str, Origin] = FairCache()
         self.controller: Controller[Key] = Controller(
             "events", self._reconcile, workers=WORKERS, kind="Event"
         )
@@ -282,8 +280,6 @@ def _to_json(part: Object) -> str:
 BURST, SECONDS_EACH = 50, 150.0
 #: Events of one namespace at once: those of a burst of 1,600 pods; and further ones a second.
 NAMESPACE_BURST, NAMESPACE_RATE = 10_000, 100.0
-#: Pods and namespaces whose buckets are kept; the others' are full.
-BUCKETS_MAX = 10_000
 
 
 class _Bucket:
@@ -311,8 +307,8 @@ class EventPace:
     """
 
     def __init__(self) -> None:
-        self._pods: FairCache[str, _Bucket] = FairCache(BUCKETS_MAX)
-        self._namespaces: FairCache[str, _Bucket] = FairCache(BUCKETS_MAX)
+        self._pods: FairCache[str, _Bucket] = FairCache()
+        self._namespaces: FairCache[str, _Bucket] = FairCache()
 
     def delay(self, namespace: str) -> float:
         """Seconds until an Event of the namespace may be written; 0 for now."""

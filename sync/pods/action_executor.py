@@ -4,6 +4,8 @@
   needs, and its service account tokens. If one of them is blocked, or an API server rejects the
   pod, the pod's status and one Event state the reason, and the error is raised for a retry.
 - The outcome of a create request is unknown until an API server answered: `is_create_pending`.
+- A pod that another client deletes again and again is created at growing intervals
+  (`sync.base.repeated_writes`).
 - Each answer to a write is put into the cache at once, which calls the handlers. Meanwhile
   `is_own_status_write` or `is_own_create` is true, so that a write does not requeue its own key.
 - After a rejected update the other actions are still carried out; then the rejection is raised.
@@ -17,6 +19,7 @@ from dataclasses import replace
 
 from sync.base import clock, exception_summary
 from sync.base.namespace_fair_cache import FairCache
+from sync.base.repeated_writes import OVERWRITES, REPORTED, RepeatedWrites, overwritten_message
 from sync.cache.store import Key, Store
 from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import (
@@ -142,6 +145,8 @@ class ActionExecutor:
         # request failed with a server error.
         self._create_pending: set[str] = set()
         self._server_failed: set[str] = set()
+        # The creations that were answered, by the home pod's UID.
+        self._repeated: RepeatedWrites[str] = RepeatedWrites()
         # The grace period of each deletion that was sent, and when, by the remote pod's UID; and
         # the UIDs of removed home pods. The caches show both soon.
         self._deletions: dict[str, tuple[int | None, float]] = {}
@@ -219,6 +224,10 @@ class ActionExecutor:
     # -- create ----------------------------------------------------------------------------
 
     async def _create(self, key: Key, home: Object) -> None:
+        if (delayed := self._repeated.delayed(uid_of(home))) is not None:
+            _, seconds = delayed
+            self._queue.add_after(key, seconds)
+            return
         namespace = HomeNamespace(key.namespace)
         references = list(self._references.keys_of(home))
         is_watched = self._watches.get(namespace) is not None
@@ -310,6 +319,8 @@ class ActionExecutor:
             )
             if dropped := [*translated.dropped, *pruned]:
                 self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
+            if self._repeated.sent(key.namespace, uid_of(home), "create") == REPORTED:
+                self._events.warn(home, OVERWRITES, overwritten_message("the remote pod"))
         self.settle_creation(uid_of(home))
         self.is_own_create = is_as_sent
         self._remote_pods.observe_write(created)
@@ -478,8 +489,6 @@ log = logging.getLogger(__name__)
 
 #: ``status.reason`` of a pod that is not created because the remote drops a restricting field.
 REASON = "RemoteDropsField"
-#: Rejected home pods that are remembered; a forgotten one is created and deleted once more.
-REJECTED_MAX = 10_000
 
 
 class CreationCheck:
@@ -497,8 +506,8 @@ class CreationCheck:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        # UIDs of rejected home pods.
-        self._rejected: FairCache[str, bool] = FairCache(REJECTED_MAX)
+        # UIDs of rejected home pods; a forgotten one is created and deleted once more.
+        self._rejected: FairCache[str, bool] = FairCache()
 
     async def dry_run(self, home: Object, sent: Object, *, namespace: str) -> None:
         """Sends a dry run, if the pod needs one. Raises ReconcileBlocked if the pod would lose a

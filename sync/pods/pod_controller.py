@@ -30,6 +30,7 @@ from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.action_executor import ActionExecutor
 from sync.pods.actions import ConfirmAbsence, PodState, WriteStatus
+from sync.pods.last_states import LastStates
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.references.reference_keys import CopyKey
@@ -65,8 +66,6 @@ from translators.storage.identifiers import ClaimKey, claim_of_volume
 
 #: Pods reconciled at once: enough to keep the connections of both clients busy.
 WORKERS = 64
-#: Last states of deleted remote pods, kept until their home pod has been reconciled.
-LAST_STATES_MAX = 10_000
 #: Pods queued or being reconciled that make a burst, and seconds that it outlasts them.
 BURST, BURST_SECONDS = 4, 2.0
 #: Plans per reconcile: the first may ask for a confirmation (`ConfirmAbsence`), the next ones must
@@ -99,10 +98,9 @@ class PodController:
         self.latency = PodLatency()
         """How soon home's status follows the remote."""
         self._lookup = RemotePodLookup(context)
-        # By the home pod's UID.
-        self._last_remote: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
+        self._last_remote = LastStates(context.remote.limits)
         # The rejected addresses of each remote pod that were reported, by its UID.
-        self._reported_addresses: FairCache[str, list[str]] = FairCache(LAST_STATES_MAX)
+        self._reported_addresses: FairCache[str, list[str]] = FairCache()
         self._evictions = UnreachableNodeDeletions(
             context.remote_nodes.store if self._policy.cluster_reads.nodes else None
         )
@@ -173,6 +171,7 @@ class PodController:
                 self._watches.retain(namespace)
         else:
             self._executor.settle_creation(uid_of(obj))
+            self._last_remote.pop(uid_of(obj))
             if not self._home_pods.store.has("namespace", namespace):
                 self._watches.release(namespace)
         if new is None or metadata(new).get("deletionGracePeriodSeconds") != 0:
@@ -198,7 +197,9 @@ class PodController:
         if not is_in_mapped_namespace(obj, self._identity):
             return
         if new is None:
-            self._last_remote.put(namespace_of(obj), origin.uid, obj)
+            home = self._home_pods.store.get(key)
+            if uid_of(home or {}) == origin.uid or not self._home_pods.synced.is_set():
+                self._last_remote.put(origin.uid, obj)
             self._executor.forget_deletion(uid_of(obj))
         _log_phase(old, new)
         if not self._executor.is_own_create:

@@ -21,12 +21,12 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from sync.base.namespace_fair_cache import FairCache
-from sync.base.repeated_writes import REPORTED, RepeatedWrites
+from sync.base.repeated_writes import OVERWRITES, REPORTED, RepeatedWrites, overwritten_message
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import Forbidden, Invalid, NotFound
 from sync.kube.api_resources import PODS
-from sync.mirror.copy_controller import OVERWRITES, CopyController, overwritten_message
+from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.actions import Update
 from sync.runtime.controller import ReconcileBlocked
@@ -45,9 +45,6 @@ from translators.pods.resize_condition import ResizeRejection
 from translators.pods.update import Subresource
 
 log = logging.getLogger(__name__)
-
-#: Rejected and ineffective updates that are remembered.
-REMEMBERED_MAX = 10_000
 
 
 class _Path(NamedTuple):
@@ -69,8 +66,8 @@ class PodUpdater:
         self._references = context.references
         self._copies = copies
         self._events = context.events
-        self._rejected: FairCache[_Path, ResizeRejection] = FairCache(REMEMBERED_MAX)
-        self._ineffective: FairCache[_Path, Object] = FairCache(REMEMBERED_MAX)
+        self._rejected: FairCache[_Path, ResizeRejection] = FairCache()
+        self._ineffective: FairCache[_Path, Object] = FairCache()
         self._repeated: RepeatedWrites[_Path] = RepeatedWrites()
 
     async def send(self, home: Object, update: Update) -> float | None:

@@ -7,6 +7,8 @@
   hold the times, so that a restart with nothing due writes nothing. All times are those of home's
   clock. The same token is requested at most once in `FLOOR` seconds.
 - Home's CA, if a pod mounts it beside a token, follows home's ``kube-root-ca.crt``.
+- A Secret that another client of the remote deletes or changes back is written again at growing
+  intervals (`sync.base.repeated_writes`).
 - A request that home rejects raises `ReconcileBlocked`: reported in the status of a pod that waits
   for the token, and as an Event of a running pod; a missing permission as `HomeForbidden`, with the
   command that grants it.
@@ -23,6 +25,8 @@ from datetime import timedelta
 import cachetools
 
 from sync.base import exception_summary
+from sync.base.namespace_fair_cache import entries_limit
+from sync.base.repeated_writes import OVERWRITES, REPORTED, RepeatedWrites, overwritten_message
 from sync.cache.store import Key
 from sync.cache.stub import Stub
 from sync.declaration.controller_context import ControllerContext
@@ -72,8 +76,6 @@ JITTER = 0.1
 
 #: The least seconds between two requests of the same token, independent of clocks.
 FLOOR = 60.0
-#: Tokens whose last request is remembered for `FLOOR` seconds.
-RECENT_MAX = 20_000
 
 _NO_TOKENS = RequiredTokens(frozenset(), needs_ca=False)
 
@@ -96,7 +98,9 @@ class TokenController:
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         # Tokens that were just requested, by the pod's UID and the token's key.
         self._recent: cachetools.TTLCache[tuple[str, str], TokenTimes]
-        self._recent = cachetools.TTLCache(RECENT_MAX, FLOOR)
+        self._recent = cachetools.TTLCache(2 * entries_limit(), FLOOR)
+        # The keys of the last write of each Secret.
+        self._repeated: RepeatedWrites[PodRef] = RepeatedWrites()
         # UIDs of deleted Secrets: the cache shows the deletion a moment later.
         self._deleted: set[str] = set()
         self.controller: Controller[PodRef] = Controller(
@@ -205,24 +209,36 @@ class TokenController:
     async def _write(
         self, home: Object, needs: RequiredTokens, secret: Object | None
     ) -> dict[str, TokenTimes]:
-        """Creates the Secret or patches its due tokens. Returns the times of each token."""
+        """Creates the Secret or patches its due tokens. Returns the times of each token; {} if
+        the Secret must not be written yet, which queues the key."""
         ref = service_accounts.pod_ref_of(home)
         # Also for an existing Secret: namespace and Secret may be forged by another client.
         await self._namespaces.ensure(ref.namespace)
         ca = await self._ca(ref.namespace) if needs.needs_ca else None
-        times = self._valid(secret, needs)
+        times = self._valid(ref, secret, needs)
+        due = [wanted for wanted in sorted(needs.tokens) if wanted.key not in times]
         data = {}
-        for wanted in sorted(needs.tokens):
-            if wanted.key not in times:
-                data[wanted.key], times[wanted.key] = await self._request(home, wanted)
         if ca is not None and _digest_of(secret, CA_KEY) != digest(
             service_accounts.encode_secret_value(ca)
         ):
             data[CA_KEY] = ca
+        if secret is not None and not due and not data:
+            return times
+        write = (secret is None, *(wanted.key for wanted in due), *data)
+        delayed = self._repeated.delayed(ref)
+        if delayed is not None and delayed[0] == write:
+            if not self._has_remote_pod(ref):
+                raise ReconcileBlocked(OVERWRITES, f"remote: {_overwritten(ref)}")
+            self.controller.queue.add_after(ref, delayed[1])
+            return {}
+        for wanted in due:
+            data[wanted.key], times[wanted.key] = await self._request(home, wanted)
         if secret is None:
             await self._create(home, data, times)
-        elif data:
+        else:
             await self._patch(ref, secret, data, times)
+        if self._repeated.sent(ref.namespace, ref, write) == REPORTED:
+            self._events.warn(home, OVERWRITES, _overwritten(ref))
         return times
 
     async def _request(self, home: Object, wanted: TokenRequest) -> tuple[str, TokenTimes]:
@@ -333,17 +349,20 @@ class TokenController:
         remote = self._remote_pods.store.get(Key(namespace, ref.name))
         return remote is not None and has_home_uid(remote, ref.uid)
 
-    def _valid(self, secret: Object | None, needs: RequiredTokens) -> dict[str, TokenTimes]:
-        """The tokens of the Secret that need no renewal yet."""
+    def _valid(
+        self, ref: PodRef, secret: Object | None, needs: RequiredTokens
+    ) -> dict[str, TokenTimes]:
+        """The tokens of the Secret that need no renewal yet, or were just requested: another client
+        may have removed their times."""
         known, now = service_accounts.parse_token_times(secret or {}), self._home_now()
-        pod = service_accounts.pod_of_token_secret(secret or {})
-        uid = pod.uid if pod is not None else ""
-        keys = {wanted.key for wanted in needs.tokens}
-        return {
-            key: it
-            for key, it in known.items()
-            if key in keys and (_is_later(it.renew_at, now) or self._recent.get((uid, key)) == it)
-        }
+        valid: dict[str, TokenTimes] = {}
+        for key in {wanted.key for wanted in needs.tokens}:
+            times, recent = known.get(key), self._recent.get((ref.uid, key))
+            if times is not None and _is_later(times.renew_at, now):
+                valid[key] = times
+            elif recent is not None and _digest_of(secret, key) is not None:
+                valid[key] = recent
+        return valid
 
     def _home_now(self) -> str:
         """The time of home's clock; of the bridge's clock before the first answer of home."""
@@ -355,7 +374,7 @@ class TokenController:
         secret = self._secret(ref)
         if secret is None or is_deleting(secret):
             return False
-        valid = self._valid(secret, needs)
+        valid = self._valid(ref, secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
             return False
         return not needs.needs_ca or _digest_of(secret, CA_KEY) is not None
@@ -374,6 +393,10 @@ class TokenController:
                 "controller-manager publishes with the CA certificate for pods",
             )
         return str(text)
+
+
+def _overwritten(ref: PodRef) -> str:
+    return overwritten_message(f"Secret {service_accounts.token_secret_name(ref.uid)}")
 
 
 def _digest_of(secret: Object | None, key: str) -> str | None:

@@ -35,6 +35,7 @@ from sync.cache.stub import Stub
 from sync.kube.api_errors import ApiError, Forbidden, KubeError, NotRelatedToNode
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
+from sync.kube.http2 import STREAM_WINDOW
 from sync.namespaces.per_namespace_informers import (
     UNREAD_SECONDS,
     home_forbids,
@@ -56,8 +57,8 @@ LINGER = 60.0
 SETTLE = 0.5
 #: As `UNREAD_SECONDS`, while the Node authorizer has to see the pod.
 UNRELATED_SECONDS = 15.0
-#: Bytes that a watch needs, without its object: measured 20 kB.
-WATCH_SIZE = 24 * 2**10
+#: Bytes that a watch needs, without its object: measured 20 kB, and what is buffered of an event.
+WATCH_SIZE = 20 * 2**10 + STREAM_WINDOW
 #: Objects without content that are requested concurrently, until their copies are written.
 FETCHES = 2
 

@@ -2,7 +2,8 @@
 
 `EndpointSliceWriter` makes the slices of an informer match the desired ones. It leaves alone a
 slice that is being deleted: the end of the deletion queues the key again. Updates and deletions are
-conditional on the UID.
+conditional on the UID. A slice that another client sets back, deletes or creates again and again is
+written at growing intervals (`sync.base.repeated_writes`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from sync.base.repeated_writes import RepeatedWrites
 from sync.cache.informer import Informer
-from sync.cache.store import Key
+from sync.cache.store import Key, key_of
 from sync.kube.api_errors import AlreadyExists, KubeError
 from sync.kube.api_resources import ENDPOINT_SLICES
 from sync.kube.client import KubeClient
@@ -42,29 +44,60 @@ class EndpointSliceWriter:
     def __init__(self, client: KubeClient, slices: Informer) -> None:
         self._client = client
         self._slices = slices
+        # The last write of each slice: a patch, or what became of the slice.
+        self._repeated: RepeatedWrites[Key] = RepeatedWrites()
 
-    async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> None:
-        """Makes ``present`` match ``desired``, which is keyed by name. Raises KubeError."""
-        missing = dict(desired)
+    async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> float:
+        """Makes ``present`` match ``desired``, which is keyed by name. Returns after how many
+        seconds the caller must repeat this, because a slice must not be written yet; 0 if none.
+        Raises KubeError."""
+        missing, waits = dict(desired), [0.0]
         for slice_ in present:
             wanted = missing.pop(name_of(slice_), None)
-            if is_deleting(slice_):
-                continue
-            # The addressType is immutable.
-            if wanted is None or wanted["addressType"] != slice_.get("addressType"):
-                await self._delete(slice_)
-            elif patch := _patch(slice_, wanted):
-                patch.setdefault("metadata", {})["uid"] = uid_of(slice_)
-                changed = await self._client.patch(
-                    ENDPOINT_SLICES, name_of(slice_), patch, namespace=namespace_of(slice_)
-                )
-                self._slices.observe_write(changed)
+            if not is_deleting(slice_):
+                waits.append(await self._replace(slice_, wanted))
         for wanted in missing.values():
-            with contextlib.suppress(AlreadyExists):  # the cache lags; the event queues the key
-                created = await self._client.create(
-                    ENDPOINT_SLICES, wanted, namespace=namespace_of(wanted)
-                )
-                self._slices.observe_write(created)
+            if not (wait := self._seconds_left(wanted, "created")):
+                await self._create(wanted)
+            waits.append(wait)
+        return min(filter(None, waits), default=0.0)
+
+    async def _replace(self, slice_: Object, wanted: Object | None) -> float:
+        # The addressType is immutable.
+        if wanted is None or wanted["addressType"] != slice_.get("addressType"):
+            if wait := self._seconds_left(slice_, "deleted"):
+                return wait
+            await self._delete(slice_)
+            self._written(slice_, "deleted")
+        elif patch := _patch(slice_, wanted):
+            if wait := self._seconds_left(slice_, patch):
+                return wait
+            meta = {**patch.get("metadata", {}), "uid": uid_of(slice_)}
+            changed = await self._client.patch(
+                ENDPOINT_SLICES,
+                name_of(slice_),
+                {**patch, "metadata": meta},
+                namespace=namespace_of(slice_),
+            )
+            self._slices.observe_write(changed)
+            self._written(slice_, patch)
+        return 0.0
+
+    async def _create(self, wanted: Object) -> None:
+        with contextlib.suppress(AlreadyExists):  # the cache lags; the event queues the key
+            created = await self._client.create(
+                ENDPOINT_SLICES, wanted, namespace=namespace_of(wanted)
+            )
+            self._written(wanted, "created")
+            self._slices.observe_write(created)
+
+    def _seconds_left(self, slice_: Object, write: Object | str) -> float:
+        """Seconds until this write, which was repeated, may be sent again; 0 for now."""
+        delayed = self._repeated.delayed(key_of(slice_))
+        return delayed[1] if delayed is not None and delayed[0] == write else 0.0
+
+    def _written(self, slice_: Object, write: Object | str) -> None:
+        self._repeated.sent(namespace_of(slice_), key_of(slice_), write)
 
     async def withdraw(
         self,
@@ -137,13 +170,15 @@ class ReverseSlices:
         slices = self._slices.store.by_index("relay", home)
         return [it for it in slices if reverse_plan.is_own_relay_object(it, self._identity)]
 
-    async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> None:
-        """Makes ``present`` match ``desired`` and logs which Services change. Raises KubeError."""
-        await self._writer.write(desired, present)
+    async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> float:
+        """Makes ``present`` match ``desired`` and logs which Services change. Returns and raises as
+        `EndpointSliceWriter.write`."""
+        wait = await self._writer.write(desired, present)
         before = {endpoint_slice.service_name(it) for it in present}
         after = {endpoint_slice.service_name(it) for it in desired.values()}
         for name in sorted(before ^ after):
             _log_change(name, [*present, *desired.values()], is_served=name in after)
+        return wait
 
     async def withdraw(self) -> bool:
         """Withdraws the slices of Services that pods in the remote serve as well."""

@@ -17,7 +17,7 @@ For each Service at home that selects ready pods of the node, the bridge listens
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -259,7 +259,13 @@ class ForwardRelayController:
             desired = {name_of(it): it for it in slices}
         if service is not None and self._headless is not None:
             desired |= self._headless.slices_of(service, assigned, reachable=reachable)
-        await self._writer.write(desired, present)
+        await self._write_slices(key, desired, present)
+
+    async def _write_slices(
+        self, key: Key, desired: Mapping[str, Object], present: Sequence[Object]
+    ) -> None:
+        if wait := await self._writer.write(desired, present):
+            self.controller.queue.add_after(key, wait)
         if len(desired) != len({name_of(it) for it in present}):
             fields = name_fields("Service", key.name, namespace=key.namespace, cluster="home")
             message = "Service %s: %d endpoint(s) for pods in the remote"

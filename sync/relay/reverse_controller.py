@@ -236,7 +236,10 @@ class ReverseRelayController:
         needed = self._is_agent_needed(snapshot)
         agents = self._agents.plan(snapshot.pods, listen, needed=needed)
         self._update_forwarder(snapshot, agents, listen)
-        await self._slices.write(self._desired_slices(snapshot, agents), snapshot.slices)
+        if wait := await self._slices.write(
+            self._desired_slices(snapshot, agents), snapshot.slices
+        ):
+            self.controller.queue.add_after(home, wait)
         for reason, message in self._agents.problems(home, snapshot.pods, agents):
             self._emit(snapshot, reason, message)
         try:

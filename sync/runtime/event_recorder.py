@@ -1,7 +1,8 @@
 """Records Events about home objects in the background.
 
-An Event that cannot be written is logged and dropped. At most `BACKLOG` Events wait; further ones
-are dropped.
+An Event that cannot be written is logged and dropped. At most `BACKLOG` Events wait, and the
+namespaces take turns. Further Events are dropped: a namespace with many waiting Events leaves
+places to the others (`FairQueue`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from sync.base import exception_summary
+from sync.base.fair_queue import FairQueue
 from sync.kube.api_errors import AlreadyExists, KubeError
 from sync.kube.api_resources import EVENTS
 from sync.kube.client import KubeClient
@@ -43,12 +45,17 @@ class EventRecorder:
         self._reader = reader or client
         self._node = node
         self._now = now
-        self._waiting: asyncio.Queue[Object] = asyncio.Queue(BACKLOG)
+        # The Events by namespace, and the places that they take until they are written.
+        self._queue: FairQueue[Object] = FairQueue()
+        self._places: FairQueue[None] = FairQueue()
+        self._added = asyncio.Event()
+        # How many were dropped since the queue was last empty.
+        self._dropped = 0
 
     @property
     def waiting(self) -> int:
         """How many Events wait to be written."""
-        return self._waiting.qsize()
+        return self._queue.waiting
 
     def warn(self, obj: Object, reason: str, message: str) -> None:
         """Records a Warning. The message states what keeps the object from working, and a
@@ -61,7 +68,16 @@ class EventRecorder:
     async def run(self) -> None:
         """Writes queued Events until cancelled."""
         while True:
-            event = await self._waiting.get()
+            taken = self._queue.take(1)  # one slot: Events are written one after the other
+            if taken is None:
+                if self._dropped:
+                    log.warning("Events that were dropped since too many waited: %d", self._dropped)
+                    self._dropped = 0
+                self._added.clear()
+                await self._added.wait()
+                continue
+            namespace, event = taken
+            self._places.release(namespace)
             try:
                 await self._write(event)
             except KubeError as error:
@@ -71,6 +87,8 @@ class EventRecorder:
                     "an Event: a defect in the bridge; please report it: %s",
                     exception_summary.traced_summary(error),
                 )
+            finally:
+                self._queue.release(namespace)
 
     async def _write(self, event: Object) -> None:
         try:
@@ -106,7 +124,12 @@ class EventRecorder:
             "lastTimestamp": now,
             "count": 1,
         }
-        try:
-            self._waiting.put_nowait(event)
-        except asyncio.QueueFull:
-            log.warning("the queue of Events is full; dropped: %s %s", reason, message)
+        if self._places.try_acquire(namespace, BACKLOG):
+            self._queue.add(namespace, event)
+            self._added.set()
+            return
+        if not self._dropped:
+            log.warning(
+                "too many Events of namespace %s wait; dropped: %s %s", namespace, reason, message
+            )
+        self._dropped += 1

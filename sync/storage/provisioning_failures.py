@@ -23,8 +23,6 @@ PATIENCE, ATTEMPTS = 60.0, 3
 #: Seconds until a failure without another one no longer counts: the longest interval between two
 #: attempts, and an attempt.
 MEMORY = 360.0
-#: Remote PVCs whose failures are remembered.
-REMEMBERED_MAX = 10_000
 _CONTINUES = re.compile(r"\bcode = (Canceled|DeadlineExceeded|Unavailable|Aborted)\b")
 
 
@@ -42,7 +40,7 @@ class ProvisioningFailures:
     """Remembers failures by the UID of the remote PVC."""
 
     def __init__(self) -> None:
-        self._failures: FairCache[str, _Failures] = FairCache(REMEMBERED_MAX)
+        self._failures: FairCache[str, _Failures] = FairCache()
 
     def observe(self, remote: Object, message: str) -> None:
         """Counts a failed attempt for an unfinished PVC of the remote."""

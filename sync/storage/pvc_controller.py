@@ -22,7 +22,7 @@ from sync.storage import pvc_planner
 from sync.storage.provisioning_failures import ProvisioningFailures
 from sync.storage.pvc_executor import PvcExecutor
 from sync.storage.pvc_lookup import PvcLookup
-from sync.storage.pvc_planner import REASON_FAILED, REJECTABLE, Action, PvcState
+from sync.storage.pvc_planner import REASON_FAILED, SKIPPABLE, Action, PvcState
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -59,9 +59,8 @@ from translators.storage.volume_state import VolumeSummary
 WORKERS = 16
 #: Selects the Events of the remote that are repeated at home: provisioning and expansion fail.
 _WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
-#: Events of the remote about one PVC that are repeated while this process runs, and PVCs for which
-#: they are counted.
-EVENTS_MAX, COUNTED_MAX = 20, 10_000
+#: Events of the remote about one PVC that are repeated while this process runs.
+EVENTS_MAX = 20
 _EVENT_METADATA = ("name", "namespace", "uid", "resourceVersion")
 _EVENT_FIELDS = ("involvedObject", "reason", "message")
 #: Volumes that are summed up before the event loop runs other tasks.
@@ -89,7 +88,7 @@ class PvcController:
             for it in context.policy.remote_namespaces or (None,)
         ]
         # How many Events were repeated, by the remote PVC's UID.
-        self._repeated: FairCache[str, int] = FairCache(COUNTED_MAX)
+        self._repeated: FairCache[str, int] = FairCache()
         self._failures = ProvisioningFailures()
 
     @property
@@ -224,16 +223,25 @@ class PvcController:
             self.controller.queue.add(key_of(claim))
 
     async def _reconcile(self, key: Key) -> None:
-        # A rejected write is tried again later, and delays no other one.
+        # A write that is rejected, or that another client sets back, is tried again later and
+        # delays no other one.
         rejected: dict[type[Action], KubeError] = {}
+        delayed: set[type[Action]] = set()
         for _ in range(PLANS):
             state = self._state(key)
-            action = pvc_planner.plan_action(state, self._policy, rejected=rejected)
+            skipped = rejected.keys() | delayed
+            action = pvc_planner.plan_action(state, self._policy, skipped=skipped)
+            if action is not None and (wait := self._executor.seconds_left(state, action)):
+                self.controller.queue.add_after(key, wait)
+                if not isinstance(action, SKIPPABLE):
+                    break
+                delayed.add(type(action))
+                continue
             try:
                 if action is None or not await self._executor.execute(state, action):
                     break
             except (Forbidden, Invalid) as error:
-                if not isinstance(action, REJECTABLE):
+                if not isinstance(action, SKIPPABLE):
                     raise
                 rejected[type(action)] = error
         for first in rejected.values():

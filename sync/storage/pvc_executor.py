@@ -5,6 +5,8 @@
 - A PVC that the remote cannot have is given back to home's scheduler: an Event states why, the
   unfinished remote PVC is deleted, and the selected node is removed, so that the scheduler may
   choose another node. If it chooses this one again, the next attempt waits, longer each time.
+- A change of an existing object that another client sets back is repeated at growing intervals
+  (`sync.base.repeated_writes`).
 - Each answer to a write is put into the cache at once, so that the next plan sees it.
 """
 
@@ -14,9 +16,11 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sync.base.histograms import Histogram
 from sync.base.namespace_fair_cache import FairCache
+from sync.base.repeated_writes import OVERWRITES, REPORTED, RepeatedWrites, overwritten_message
 from sync.base.resource_version import version_of
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext, StorageInformers
@@ -30,6 +34,7 @@ from sync.kube.api_errors import (
     NotFound,
 )
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from sync.kube.client import RUNNING_LIST_LIMIT
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
@@ -75,8 +80,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds until the next attempt for a PVC that was given back: the first, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 5.0, 300.0
-#: PVCs of which attempts are remembered.
-REMEMBERED_MAX = 10_000
 #: Reasons why a remote namespace cannot be used for a moment only.
 _PASSING = frozenset({"RemoteNamespaceTerminating", "RemoteNamespaceChanged"})
 
@@ -108,7 +111,9 @@ class PvcExecutor:
         self._storage = storage
         self._queue = queue
         # By the home PVC's UID.
-        self._attempts: FairCache[str, _Attempts] = FairCache(REMEMBERED_MAX)
+        self._attempts: FairCache[str, _Attempts] = FairCache()
+        # By the UID of the object, the kind of the write, and whether the write is optional.
+        self._changes: RepeatedWrites[tuple[str, type[Action], bool]] = RepeatedWrites()
         self.results: Counter[str] = Counter({"success": 0, "failure": 0})
         """How many volumes were provisioned, and how many attempts failed."""
         self.duration = Histogram()
@@ -125,9 +130,27 @@ class PvcExecutor:
         if attempts is not None and attempts.has_volume:
             self.duration.observe(asyncio.get_running_loop().time() - attempts.began)
 
+    def seconds_left(self, state: PvcState, action: Action) -> float:
+        """Seconds until the action may be executed, because another client set it back; 0 for
+        now."""
+        change = _change_of(state, action)
+        return self._changes.seconds_left(change.key, change.patch) if change is not None else 0.0
+
     async def execute(self, state: PvcState, action: Action) -> bool:
         """Carries out the action. Returns whether to plan again now. Raises KubeError and
         ReconcileBlocked."""
+        plan_again = await self._execute(state, action)
+        change = _change_of(state, action)
+        if plan_again and change is not None:
+            namespace = namespace_of(state.home or change.target)
+            repetitions = self._changes.sent(namespace, change.key, change.patch)
+            is_remote = not isinstance(action, PatchVolume | PatchStatus)
+            if repetitions == REPORTED and is_remote and state.home is not None:
+                what = f"PersistentVolumeClaim {namespaced_name(change.target)}"
+                self._events.warn(state.home, OVERWRITES, overwritten_message(what))
+        return plan_again
+
+    async def _execute(self, state: PvcState, action: Action) -> bool:
         home = state.home or {}
         match action:
             case DeleteUnfinished(remote):
@@ -305,11 +328,15 @@ class PvcExecutor:
         """Whether a pod of the remote mounts the PVC: the cache has the managed pods, and the API
         server lists the unmanaged ones, of which a mapped namespace has few. Raises KubeError."""
         unmanaged = await self._remote.list(
-            PODS, namespace=namespace_of(remote), labels=unmanaged_selector(self._identity)
+            PODS,
+            namespace=namespace_of(remote),
+            labels=unmanaged_selector(self._identity),
+            slim=mounted_claims,
+            most=RUNNING_LIST_LIMIT,
         )
         managed = self._remote_pods.store.by_index("place", namespace_of(remote))
-        pods = (*unmanaged.items, *managed)
-        return any(name_of(remote) in mounted_claims(pod).values() for pod in pods)
+        mounted = (*unmanaged.items, *map(mounted_claims, managed))
+        return any(name_of(remote) in claims.values() for claims in mounted)
 
     # -- follow ----------------------------------------------------------------------------
 
@@ -359,6 +386,33 @@ class PvcExecutor:
                 "PersistentVolumeClaim %s: progress not shown: %s", namespaced_name(home), error
             )
             return False
+
+
+class _Change(NamedTuple):
+    """A change of an existing object."""
+
+    target: Object
+    key: tuple[str, type[Action], bool]
+    patch: Object
+
+
+def _change_of(state: PvcState, action: Action) -> _Change | None:
+    """None for an action that creates, deletes or hands over."""
+    target: Object = state.home or {}
+    patch: Object = {}
+    is_optional = False
+    match action:
+        case FinishRemote(remote):
+            target = remote
+        case Expand(remote, patch) | FollowMetadata(remote, patch) | RecordOrigin(remote, patch):
+            target = remote
+        case PatchVolume(volume, patch):
+            target = volume
+        case PatchStatus(patch, is_optional):
+            pass
+        case _:
+            return None
+    return _Change(target, (uid_of(target), type(action), is_optional), patch)
 
 
 def _selected_node_patch(home: Object, node: str | None) -> Object:

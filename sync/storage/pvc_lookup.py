@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
+from sync.kube.client import RUNNING_LIST_LIMIT
 from translators.derived_names import label_value
 from translators.object_accessors import (
     HomeNamespace,
@@ -64,6 +65,7 @@ class PvcLookup:
             PERSISTENT_VOLUME_CLAIMS,
             namespace=source.namespace,
             labels=f"{home},{LABEL_DATA_SOURCE}={name}",
+            most=RUNNING_LIST_LIMIT,
         )
         return [claim for claim in found.items if remote_pvc.awaited_source(claim) == source]
 

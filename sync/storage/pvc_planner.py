@@ -168,15 +168,15 @@ Action = (
     SelectNode | CreateRemote | FinishRemote | CreateVolume | GiveBack | DeleteUnfinished | Update
 )
 
-#: Writes that the remote's admission or storage may reject for good.
-REJECTABLE = (Expand, FollowMetadata)
+#: Writes that the remote's admission or storage may reject for good, or another client set back.
+SKIPPABLE = (Expand, FollowMetadata)
 
 
 def plan_action(
-    state: PvcState, policy: Policy, *, rejected: Collection[type[Action]] = ()
+    state: PvcState, policy: Policy, *, skipped: Collection[type[Action]] = ()
 ) -> Action | None:
-    """The next write; None if there is nothing to do, or only to wait. One of `REJECTABLE` that is
-    among ``rejected`` does not keep others from being written."""
+    """The next write; None if there is nothing to do, or only to wait. One of `SKIPPABLE` that is
+    among ``skipped`` does not keep others from being written."""
     wanted = _wanted_here(state, policy)
     # The cache may show the binding before the PersistentVolume.
     uid = uid_of(state.home or {})
@@ -197,7 +197,7 @@ def plan_action(
     if _needs_node(state):
         return SelectNode()
     if bound_volume(state.home) and state.volume is not None and state.remote is not None:
-        return _follow(state.home, state.volume, state.remote, policy, rejected)
+        return _follow(state.home, state.volume, state.remote, policy, skipped)
     return None
 
 
@@ -308,7 +308,7 @@ def _follow(
     volume: Object,
     remote: Object,
     policy: Policy,
-    rejected: Collection[type[Action]],
+    skipped: Collection[type[Action]],
 ) -> Action | None:
     """Expands the remote volume, shows its capacity at home, and updates its metadata."""
     handle = volume_handle(volume)
@@ -320,7 +320,7 @@ def _follow(
         return None
     if patch := remote_pvc.origin_patch(home, remote):
         return RecordOrigin(remote, patch)
-    if Expand not in rejected and (patch := remote_pvc.request_patch(home, remote)):
+    if Expand not in skipped and (patch := remote_pvc.request_patch(home, remote)):
         return Expand(remote, patch)
     if patch := home_volume.capacity_patch(volume, remote):
         return PatchVolume(volume, patch)
@@ -328,7 +328,7 @@ def _follow(
         return PatchStatus(patch)
     if patch := home_volume.progress_patch(home, remote):
         return PatchStatus(patch, is_optional=True)
-    if FollowMetadata in rejected:
+    if FollowMetadata in skipped:
         return None
     if patch := followed_metadata.metadata_patch(home, remote, policy):
         return FollowMetadata(remote, patch)

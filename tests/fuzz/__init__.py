@@ -1,7 +1,13 @@
-"""Hostile callers of the bridge's listening ports: random requests, and what must be true of each.
+"""Hostile peers of the bridge, and what must be true of each exchange with them.
 
-`python -m tests.fuzz` sends 100,000 requests; `test_fuzz.py` some thousand. The listeners run in a
-process of their own (`server_process.py`), so that its memory, descriptors, tasks and log are the
-bridge's alone; `requests.py` generates, `client.py` sends, `judgement.py` decides, `run.py` joins
-them. A request is determined by the seed and its number.
+`python -m tests.fuzz` sends 100,000 random requests to the listening ports, and lets the bridge
+make 20,000 exchanges with a hostile API server and with hostile relay agents; `test_fuzz.py` some
+thousand and some hundred. The bridge's part runs in a process of its own, so that its memory,
+descriptors, tasks, log and event loop belong to the bridge only (`process_state.py`).
+
+- Listeners: `server_process.py` under test; `requests.py` generates, `client.py` sends,
+  `judgement.py` decides, `run.py` joins them. The seed and its number determine a request.
+- Clients: `client_process.py` under test; `remote_responses.py` and `agent_messages.py` have valid
+  exchanges, which `mutation.py` changes and `hostile_peers.py` sends; `client_run.py` joins them.
+  The seed and the request, which names its exchange, determine a response.
 """

@@ -1,10 +1,13 @@
-"""One fuzz run: starts the process under test, attacks it, and audits what is left.
+"""One fuzz run of the listeners: starts the process under test, attacks it, and audits what is
+left.
 
 Guarantees of a run without problems: each connection is answered or closed within
 `judgement.BOUND`; no response has a status above 499, leaks a secret, or serves a caller without a
 credential; nothing is logged as an error; the remote received only requests of the node's one pod;
-a normal request is served at once afterwards; no descriptor and no task is left; and resident
+a normal request is served at once afterwards; no descriptor, task and thread is left; and resident
 memory has grown by less than `MAX_GROWTH` since the warm-up, and never by more than `MAX_PEAK`.
+A run in which a callback of a `measured` event loop, or a garbage collection, took more than
+`MAX_STEP` of CPU time is slow (`Report.is_slow`); that depends on the machine.
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ from tests.bridge.kubelet.pki import Pki
 from tests.fakeapi import FakeApi
 from tests.fuzz import judgement, reviews
 from tests.fuzz.client import HostileClient
+from tests.fuzz.process_state import MEASURED, State
 from tests.fuzz.request_parts import TOKEN, Listener, head
 from tests.fuzz.requests import Attack, attack
-from tests.fuzz.server_process import State
 from translators import offload_admission_patch
 
 SEED_VARIABLE = "CLUSTER_BRIDGE_FUZZ_SEED"
@@ -47,6 +50,8 @@ WARM_UP = 1000
 MAX_GROWTH = 48 * 2**20
 #: Bytes by which it may grow at any moment of it: some bodies of 3 MiB, parsed.
 MAX_PEAK = 256 * 2**20
+#: CPU seconds that one callback of the event loop, or a collection, may keep it from others.
+MAX_STEP = 0.1
 #: Seconds for a normal request after the attacks, on a busy machine.
 AT_ONCE_SECONDS = 2.0
 #: Seconds for the last connections to end.
@@ -75,28 +80,42 @@ def chosen_seed() -> int:
 class Report:
     """The result of a run."""
 
+    name: str
     seed: int
     requests: int = 0
     connections: int = 0
-    codes: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """Responses by listener and status."""
+    results: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Responses by listener and status, or calls by kind and result."""
     problems: list[str] = field(default_factory=list)
     before: State | None = None
     after: State | None = None
     seconds: float = 0.0
 
+    @property
+    def is_slow(self) -> bool:
+        if self.after is None:
+            return False
+        return (self.after.longest_step or self.after.longest_collection) > MAX_STEP
+
     def text(self) -> str:
         rate = self.requests / max(self.seconds, 0.001)
-        sent = f"{self.requests} requests on {self.connections} connections"
+        sent = f"{self.requests} requests"
+        sent += f" on {self.connections} connections" if self.connections else ""
         time_taken = f"{self.seconds:.0f} s ({rate:.0f}/s)"
         lines = [
-            f"seed {self.seed}: {sent} in {time_taken}, {len(self.problems)} problems",
-            *(f"  {name} {code}: {count}" for (name, code), count in sorted(self.codes.items())),
+            f"{self.name}, seed {self.seed}: {sent} in {time_taken}, {len(self.problems)} problems",
+            *(f"  {name} {code}: {count}" for (name, code), count in sorted(self.results.items())),
         ]
         if self.before and self.after:
             sizes = (self.before.resident, self.after.resident, self.after.peak)
             mib = [f"{size / 2**20:.0f} MiB" for size in sizes]
             lines.append(f"  resident memory: {mib[0]} before, {mib[1]} after, {mib[2]} at most")
+        if self.after and self.after.longest_step:
+            step = f"{self.after.longest_step * 1000:.0f} ms of CPU time"
+            lines.append(f"  longest step of the event loop: {step} ({self.after.longest_what})")
+        elif self.after:
+            milliseconds = self.after.longest_collection * 1000
+            lines.append(f"  longest garbage collection: {milliseconds:.0f} ms of CPU time")
         return "\n".join([*lines, *self.problems])
 
 
@@ -106,6 +125,24 @@ class ServerProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
+    @classmethod
+    @asynccontextmanager
+    async def started(
+        cls, module: str, *arguments: str, measured: bool
+    ) -> AsyncIterator[ServerProcess]:
+        """Starts ``module`` as a process, and ends it."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments, MEASURED if measured else ""),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=2**20,
+        )
+        started = cls(process)
+        try:
+            yield started
+        finally:
+            await started.end()
+
     async def read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
@@ -113,10 +150,14 @@ class ServerProcess:
         value: dict[str, Any] = json.loads(line)
         return value
 
-    async def state(self) -> State:
+    async def ask(self, line: str = "") -> dict[str, Any]:
+        """The answer to one line of its standard input."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        return State(**await self.read())
+        self._process.stdin.write(line.encode() + b"\n")
+        return await self.read()
+
+    async def state(self) -> State:
+        return State(**await self.ask())
 
     async def end(self) -> None:
         assert self._process.stdin is not None
@@ -157,7 +198,7 @@ def _containers(request: UpgradeRequest) -> list[str]:
 
 
 @asynccontextmanager
-async def arena() -> AsyncIterator[Arena]:
+async def arena(*, measured: bool = False) -> AsyncIterator[Arena]:
     """Starts everything, and ends it."""
     with tempfile.TemporaryDirectory() as folder:
         pki = Pki(Path(folder))
@@ -169,18 +210,13 @@ async def arena() -> AsyncIterator[Arena]:
             _prepare(home)
             remote.handler = _answer_remote
             reviewing.denied |= {("alice", verb, "proxy") for verb in ("patch", "delete")}
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.fuzz.server_process"),
+            async with ServerProcess.started(
+                "tests.fuzz.server_process",
                 *(home.url, reviewing.url, remote.url, folder),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-            server = ServerProcess(process)
-            try:
+                measured=measured,
+            ) as server:
                 listeners = _listeners(await server.read())
                 yield Arena(server, listeners, HostileClient(pki), reviewing, remote, home)
-            finally:
-                await server.end()
 
 
 def _prepare(home: FakeApi) -> None:
@@ -225,11 +261,16 @@ def _listeners(started: dict[str, Any]) -> list[Listener]:
 
 
 async def fuzz(
-    seed: int, requests: int, *, only: str = "", progress: Callable[[str], None] = lambda _: None
+    seed: int,
+    requests: int,
+    *,
+    only: str = "",
+    measured: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Sends at least ``requests`` requests, to the listener ``only`` if it is set."""
-    report = Report(seed)
-    async with arena() as place:
+    report = Report(only or "listeners", seed)
+    async with arena(measured=measured) as place:
         if only:
             place.listeners = [it for it in place.listeners if it.name == only]
         await _check_service(place, report)
@@ -245,7 +286,7 @@ async def fuzz(
             progress(f"{report.requests} requests, {len(report.problems)} problems")
         report.seconds = time.monotonic() - started
         await _check_service(place, report)
-        await _audit(place, report, idle)
+        await audit(place.server, report, idle)
     return report
 
 
@@ -259,7 +300,7 @@ async def _attack_until(place: Arena, report: Report, numbers: Any, goal: int) -
 
 async def _attack_once(place: Arena, report: Report, listener: Listener, made: Attack) -> list[str]:
     outcome = await place.client.send(made, listener)
-    report.codes.update((listener.name, code) for code, _ in outcome.responses)
+    report.results.update((listener.name, str(code)) for code, _ in outcome.responses)
     secret = next(
         (it.served.split(b"/")[1] for it in place.listeners if it.name == "dashboard"), b""
     )
@@ -284,14 +325,16 @@ async def _check_service(place: Arena, report: Report) -> None:
             report.problems.append(f"{listener.name} answers {codes} after {seconds:.1f} s")
 
 
-async def _audit(place: Arena, report: Report, idle: State) -> None:
+async def audit(
+    server: ServerProcess, report: Report, idle: State, *, most: int = MAX_PEAK
+) -> None:
     """Waits until nothing is left of the attacks, and compares."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        state = report.after = await place.server.state()
+        state = report.after = await server.state()
         left = [
             f"{getattr(state, name) - getattr(idle, name)} more {name} than before"
-            for name in ("descriptors", "tasks")
+            for name in ("descriptors", "tasks", "threads")
             if getattr(state, name) > getattr(idle, name)
         ]
         if not left or time.monotonic() > deadline:
@@ -302,5 +345,5 @@ async def _audit(place: Arena, report: Report, idle: State) -> None:
     before = report.before or idle
     if state.resident - before.resident > MAX_GROWTH:
         report.problems.append(f"resident memory has grown by {state.resident - before.resident}")
-    if state.peak - before.resident > MAX_PEAK:
+    if state.peak - before.resident > most:
         report.problems.append(f"resident memory grew by {state.peak - before.resident} meanwhile")

@@ -1,19 +1,33 @@
-"""A short fuzz run of all listeners; its seed follows from that of the test run."""
+"""A short fuzz run of all listeners and clients; its seed follows from that of the test run."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.fuzz.client_run import TARGETS, fuzz_client
 from tests.fuzz.requests import attack
 from tests.fuzz.run import arena, chosen_seed, fuzz
 
 #: Some seconds; `python -m tests.fuzz` sends 100,000.
 REQUESTS = 4_000
+#: Some seconds; `python -m tests.fuzz` makes 20,000.
+EXCHANGES = 300
 
 
 @pytest.mark.timeout(180)
 async def test_hostile_callers_break_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     report = await fuzz(chosen_seed(), REQUESTS)
+    with capsys.disabled():
+        print(f"\n{report.text()}")
+    assert not report.problems, report.text()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("target", TARGETS)
+async def test_hostile_servers_break_nothing(
+    target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = await fuzz_client(target, chosen_seed(), EXCHANGES, measured=True)
     with capsys.disabled():
         print(f"\n{report.text()}")
     assert not report.problems, report.text()

@@ -36,6 +36,7 @@ from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from tests.sync.informer_harness import caught_up, running_informer
 from tests.sync.loop_steps import LoopSteps
 from tests.translators.test_remote_shapes import WRONG, places, replaced
+from translators.pods.status_limits import TEXT_LIMIT
 
 #: Malicious objects of each resource in one run.
 EACH = 12
@@ -142,6 +143,18 @@ async def test_malformed_deletion_removes_the_known_state(
     assert [it["status"] for it in gone if it] != [[]]
 
 
+async def test_status_of_a_deleted_pod_is_limited(api: FakeApi, client_for: ClientFor) -> None:
+    informer = Informer(await client_for(api, "remote"), PODS)
+    last: list[Any] = []
+    informer.on_change(lambda old, new: last.append(old) if new is None else None)
+    async with running_informer(informer):
+        api.put({**pod("a"), "status": {"phase": "Failed", "message": "x" * 2**18}})
+        await caught_up(api, informer)
+        api.remove(PODS, "a", "default")
+        await caught_up(api, informer)
+    assert [len(pod["status"]["message"]) for pod in last] == [TEXT_LIMIT]
+
+
 async def test_malformed_responses_to_requests_are_errors(api: FakeApi, client: KubeClient) -> None:
     wrong = orjson.dumps({"metadata": {"name": "a", "labels": 5}})
 
@@ -171,7 +184,7 @@ async def test_objects_beyond_the_memory_are_skipped(
                 api.put({**config_map(f"c{number}"), "data": {"a": "x" * 20_000}})
             api.put(pod("a"))
             await caught_up(api, events, pods)
-            assert 20 <= len(events.store) <= 30  # half of a megabyte
+            assert 30 <= len(events.store) <= 40  # three quarters of seven eighths of a megabyte
             assert len(pods.store) == 1
             assert client.limits.rejected["memory"] == 100 - len(events.store)
             for number in range(100):

@@ -4,7 +4,9 @@ Pure.
 Only samples with the namespace and name labels of managed pods are kept; samples of other pods and
 of the node stay in the remote. The labels ``namespace``, ``pod`` and ``pod_uid`` are rewritten;
 other labels, the value and the timestamp are unchanged, for all metric families. The format is
-version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped.
+version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped, and those
+that are longer than `LINE_LIMIT`. The kubelets are not trusted: apart from the kept samples, a text
+of any content takes some times its own memory.
 """
 
 from __future__ import annotations
@@ -19,10 +21,21 @@ from translators.ownership_labels import Origin
 #: Media type of this format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*,?', re.ASCII)
+#: Characters of a line: label sets of cAdvisor have some hundred.
+LINE_LIMIT = 2**16
+#: Families with a header, and label sets that are remembered; a kubelet has some hundred families,
+#: and each of its containers some label sets.
+MAX_FAMILIES, MAX_LABEL_SETS = 1000, 4096
+
+# Possessive, so that nothing is kept of each character for backtracking.
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*,?', re.ASCII)
+# Found one after the other: a text of short lines needs a multiple of its memory as a list.
+_LINE = re.compile(r"[^\n]+")
 _ESCAPE = re.compile(r'\\([\\"n])')
 #: Suffixes of the samples of histograms and summaries.
 _SUFFIXES = ("_bucket", "_count", "_sum")
+#: HELP and TYPE of a family.
+_HEADER_LINES = 2
 
 
 class RemotePodName(NamedTuple):
@@ -59,13 +72,19 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
     headers: dict[str, list[str]] = {}
     translated: dict[str, str | None] = {}
     current = ""
-    for line in text.split("\n"):
+    for found in _LINE.finditer(text):
+        if found.end() - found.start() > LINE_LIMIT:
+            continue
+        line = found[0]
         if line.startswith("#"):
             _, _, rest = line.partition(" ")
             keyword, _, rest = rest.partition(" ")
             if keyword in ("HELP", "TYPE"):
                 current = rest.partition(" ")[0]
-                headers.setdefault(current, []).append(line)
+                if current in headers or len(headers) < MAX_FAMILIES:
+                    of_family = headers.setdefault(current, [])
+                    if len(of_family) < _HEADER_LINES:
+                        of_family.append(line)
             continue
         name, brace, rest = line.partition("{")
         labels, end, value = rest.rpartition("}")
@@ -73,6 +92,8 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
             continue
         # Every family repeats the label sets of a container.
         if labels not in translated:
+            if len(translated) >= MAX_LABEL_SETS:
+                translated.clear()
             translated[labels] = _translate_labels(labels, pods)
         home_labels = translated[labels]
         if home_labels is None:

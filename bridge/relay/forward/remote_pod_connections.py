@@ -10,8 +10,8 @@ Guarantees:
 - A client sees an orderly end only after that of the pod, otherwise a reset (`bridge.net.splice`).
 - Connections are limited in number (in all, per namespace (`bridge.net.open_file_budget`) and per
   Service) and in rate (in all and per Service). Those that exceed a rate wait for up to `RATE_WAIT`
-  and `SLOT_WAIT` seconds; Services take turns. ``on_limited`` is called for each connection that a
-  limit rejects.
+  and `SLOT_WAIT` seconds; namespaces take turns, and the Services of each. ``on_limited`` is
+  called for each connection that a limit rejects.
 
 A forwarded connection has no task, only a `Tunnel`; a task runs while its port-forward is opened.
 """
@@ -51,11 +51,13 @@ TRIES = 3
 #: Port-forwards that are opened at once: each takes a TLS handshake, and thousands of clients must
 #: not starve the rest of the bridge.
 MAX_DIALS = 64
+#: The slots that the Services of one namespace share.
+NAMESPACE_DIALS = 48
 #: The idle timeout is checked this many times per timeout, so it may be exceeded by that fraction.
 _IDLE_CHECKS = 20
 #: Seconds that a connection waits when its Service's rate is exceeded.
 RATE_WAIT = 4.0
-#: Seconds that a connection waits for its turn among all Services: on a busy node, hundreds of
+#: Seconds that a connection waits for its turn among all others: on a busy node, hundreds of
 #: simultaneous connections take more than a few.
 SLOT_WAIT = 30.0
 #: Seconds that a pod may be silent after its client's EOF: while its response is due, and after
@@ -87,7 +89,7 @@ class RemotePodConnections:
         self._port_forwards = PortForwards(remote)
         self._settings = settings
         self._metrics = metrics
-        self._dials = FairLimiter(MAX_DIALS, settings.rate)
+        self._dials = FairLimiter(MAX_DIALS, settings.rate, member_slots=NAMESPACE_DIALS)
         self._group: asyncio.TaskGroup | None = None
         self._on_limited: OnLimited = lambda _, __: None
         self._limit = NamespaceLimit(settings.connections)
@@ -192,7 +194,8 @@ class RemotePodConnections:
         deadline = loop.time() + SLOT_WAIT + OPEN_TIMEOUT
         while len(tried) < TRIES and loop.time() < deadline:
             try:
-                async with self._dials.slot(usage.key, SLOT_WAIT):
+                namespace, service = usage.key
+                async with self._dials.slot(namespace, SLOT_WAIT, member=service):
                     backend = balancer.pick(client, loop.time(), tried)
                     if backend is None:
                         break

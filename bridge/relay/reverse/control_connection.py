@@ -235,24 +235,12 @@ class ControlConnection:
         preface = control_messages.encode(datagrams=self._datagram_token)
         while True:
             await self._has_datagram_routes.wait()
-            stream = self._new_stream(self, preface)
             began = asyncio.get_running_loop().time()
             errors: list[str] = []
-
-            def failed(
-                why: str, stream: DatagramStream = stream, errors: list[str] = errors
-            ) -> None:
-                errors.append(why)
-                stream.abort()  # whatever the kubelet does, no datagram follows
-
             try:
-                upgraded = await open_port_forward(self._remote, self.backend)
-                upgraded.take(PortForwardTransport(stream, failed))
-                await stream.closed.wait()
+                await self._run_stream(preface, errors)
             except (KubeError, OSError) as error:
                 errors.append(str(error))
-            finally:
-                stream.abort()
             if errors != logged:
                 logged = errors
                 log.info(
@@ -264,6 +252,22 @@ class ControlConnection:
             if asyncio.get_running_loop().time() - began > MAX_RETRY_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
+
+    async def _run_stream(self, preface: bytes, errors: list[str]) -> None:
+        """Opens one stream of datagrams and waits until it ends; adds the kubelet's ``errors``.
+        Raises KubeError or OSError."""
+        upgraded = await open_port_forward(self._remote, self.backend)
+        stream = self._new_stream(self, preface)
+
+        def failed(why: str) -> None:
+            errors.append(why)
+            stream.abort()  # whatever the kubelet does, no datagram follows
+
+        upgraded.take(PortForwardTransport(stream, failed))
+        try:
+            await stream.closed.wait()
+        finally:
+            stream.abort()
 
     def _check_version(self, hello: Mapping[str, Any]) -> None:
         """Compares the agent's versions with the bridge's. Raises ProtocolVersionError."""

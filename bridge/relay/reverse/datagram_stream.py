@@ -11,8 +11,9 @@ request at the API server, for each DNS query. The price is head-of-line blockin
 a lost segment, all flows of this agent wait. Bulk in one flow delays others only by what the
 connection has taken already (`WRITE_BUFFER`, and the kernel's buffers): what it does not take at
 once waits in a queue in which flows take turns. The queue is bounded for each flow and in total,
-and drops what arrives above the bound, as a router does. A flood of small datagrams is handled in
-portions (`bridge.net.portions`), between which the program does its other work.
+and all queues of a process together, of which a stream may hold as much as is free. Datagrams above
+the bound are dropped, as by a router. A flood of small datagrams is handled in
+portions (`sync.kube.portions`), between which the program does its other work.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 from bridge.net.datagram_socket import SendResult
-from bridge.net.portions import Portions
+from sync.kube.portions import Portions
 
 #: Bytes that the transport takes before the queue fills.
 WRITE_BUFFER = 256 * 1024
-#: Bytes that wait for the stream: of one flow (four of the longest datagrams), and of all.
-FLOW_QUEUE, QUEUE = 256 * 1024, 4 * 1024 * 1024
+#: Bytes that wait: of one flow (four of the longest datagrams), of one stream, and of all streams.
+FLOW_QUEUE, QUEUE, QUEUES = 256 * 1024, 2 * 1024 * 1024, 4 * 1024 * 1024
 #: Length, the agent's port, the client's port, the client's address.
 _HEADER = struct.Struct("!HHH16s")
 #: Bytes of memory that each waiting frame takes beside its own.
@@ -64,7 +65,8 @@ def packed_address(address: str) -> bytes:
 
 class DatagramStream(asyncio.Protocol):
     """One end of a stream. ``on_datagram`` is called with this stream and each datagram that
-    arrives, ``on_close`` when the stream has ended. ``preface`` is sent before the first frame."""
+    arrives, ``on_close`` when the stream has ended. ``preface`` is sent before the first frame.
+    ``queued`` counts what waits for all streams of the process."""
 
     def __init__(
         self,
@@ -72,13 +74,14 @@ class DatagramStream(asyncio.Protocol):
         on_close: Callable[[DatagramStream], None] = lambda _: None,
         *,
         preface: bytes = b"",
+        queued: QueuedBytes | None = None,
     ) -> None:
         self._on_datagram = on_datagram
         self._on_close = on_close
         self._preface = preface
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        self._queue = DatagramQueue()
+        self._queue = DatagramQueue(queued)
         self._rest = b""  # of a frame, as far as it has arrived
         self._portions = Portions(self._frames, on_flood=self.abort, on_lost=self._lost)
         self.closed = asyncio.Event()
@@ -140,7 +143,7 @@ class DatagramStream(asyncio.Protocol):
 
     def _lost(self, _: Exception | None) -> None:
         self._transport = None
-        self._queue = DatagramQueue()
+        self._queue.clear()
         self.closed.set()
         self._on_close(self)
 
@@ -154,25 +157,33 @@ def _frame_end(data: bytes, at: int) -> int:
     return end if end <= len(data) else 0
 
 
+class QueuedBytes:
+    """Counts the bytes of all queues."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
 class DatagramQueue:
     """Frames that wait for a stream. Flows take turns, and the frames of one stay in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, queued: QueuedBytes | None = None) -> None:
+        self._queued = queued or QueuedBytes()
         self._flows: OrderedDict[Flow, _FlowQueue] = OrderedDict()
         self._size = 0
 
     def put(self, flow: Flow, frame: bytes) -> bool:
-        """Queues a frame; returns False if the flow, or all flows together, have too much."""
+        """Queues a frame; returns False if the flow, the stream, or all streams have too much."""
         size = len(frame) + _OVERHEAD
         of_flow = self._flows.get(flow)
         used = of_flow.size if of_flow is not None else 0
-        if used + size > FLOW_QUEUE or self._size + size > QUEUE:
+        if used + size > FLOW_QUEUE or self._size + size > min(QUEUE, QUEUES - self._queued.held):
             return False
         if of_flow is None:
             of_flow = self._flows[flow] = _FlowQueue()
         of_flow.frames.append(frame)
         of_flow.size += size
-        self._size += size
+        self._add(size)
         return True
 
     def take(self) -> bytes | None:
@@ -183,12 +194,21 @@ class DatagramQueue:
         frame = of_flow.frames.popleft()
         size = len(frame) + _OVERHEAD
         of_flow.size -= size
-        self._size -= size
+        self._add(-size)
         if of_flow.frames:
             self._flows.move_to_end(flow)
         else:
             del self._flows[flow]
         return frame
+
+    def clear(self) -> None:
+        """Drops all frames."""
+        self._flows.clear()
+        self._add(-self._size)
+
+    def _add(self, size: int) -> None:
+        self._size += size
+        self._queued.held += size
 
 
 class _FlowQueue:

@@ -6,7 +6,7 @@ EOF in this direction; length 0xFFFFFFFF resets the framed connection.
 
 `FramedTransport` is a protocol to the connection below and a transport to the protocol above. Bytes
 are passed on as they arrive, without waiting for the end of a frame, and a limited number of frames
-at a time (`bridge.net.portions`). The connection is lost without EOF (`bridge.net.splice`) when the
+at a time (`sync.kube.portions`). The connection is lost without EOF (`bridge.net.splice`) when the
 peer resets it, violates the format, or ends before its EOF.
 """
 
@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import cast
 
-from bridge.net.portions import Portions
 from sync.kube.layered_transport import Buffer, LayeredTransport
+from sync.kube.portions import Portions
 
 #: The most bytes in one frame.
 _MAX_FRAME = 256 * 1024
@@ -65,7 +65,7 @@ class FramedTransport(LayeredTransport):
 
     def _lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._upper.connection_lost(exc)
+        self._end_upper(exc)
 
     def _frames(self, data: bytes) -> Iterator[bool]:
         if self._length_bytes:
@@ -105,7 +105,7 @@ class FramedTransport(LayeredTransport):
         view = memoryview(data).cast("B")
         for at in range(0, len(view), _MAX_FRAME):
             piece = view[at : at + _MAX_FRAME]
-            self._lower.write(len(piece).to_bytes(_LENGTH_SIZE, "big") + piece)
+            self._write_below(len(piece).to_bytes(_LENGTH_SIZE, "big") + piece)
 
     def pause_reading(self) -> None:
         self._portions.pause(on=True)
@@ -120,7 +120,7 @@ class FramedTransport(LayeredTransport):
     def write_eof(self) -> None:
         if not (self._closing or self._sent_eof):
             self._sent_eof = True
-            self._lower.write(_EOF.to_bytes(_LENGTH_SIZE, "big"))
+            self._write_below(_EOF.to_bytes(_LENGTH_SIZE, "big"))
 
     def close(self) -> None:
         """Sends EOF, and closes after all data written so far."""
@@ -133,5 +133,5 @@ class FramedTransport(LayeredTransport):
         """Sends a reset, and closes after all data written so far."""
         if not self._closing:
             self._closing = True
-            self._lower.write(_LOST.to_bytes(_LENGTH_SIZE, "big"))
+            self._write_below(_LOST.to_bytes(_LENGTH_SIZE, "big"))
             self._lower.close()

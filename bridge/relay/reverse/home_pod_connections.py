@@ -110,6 +110,7 @@ class HomePodConnections:
                 control.routes = {}  # what its task still receives leads nowhere
                 if control.task is not None:
                     control.task.cancel()
+                    control.task = None  # they refer to each other
         self._datagrams.update(home, routes)
         for uid, pod in wanted.items():
             if uid not in self._controls:

@@ -31,7 +31,7 @@ from bridge.net.datagram_socket import DatagramSocket, connected_socket
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.net.splice import Direction
 from bridge.relay.relay_counters import ReverseRelayMetrics
-from bridge.relay.reverse.datagram_stream import DatagramStream, Flow
+from bridge.relay.reverse.datagram_stream import DatagramStream, Flow, QueuedBytes
 from translators.object_accessors import HomeNamespace
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 
@@ -58,13 +58,15 @@ class HomePodDatagrams:
     def __init__(self, *, limit: int, metrics: ReverseRelayMetrics) -> None:
         self._metrics = metrics
         self._limit = NamespaceLimit(limit)
+        self._queued = QueuedBytes()
         # In each namespace, the flow that is idle for the longest time comes first.
         self._flows: dict[HomeNamespace, OrderedDict[_FlowKey, _HomeFlow]] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def new_stream(self, agent: Agent, preface: bytes) -> DatagramStream:
         """The stream of an agent, which sends ``preface`` first."""
-        return DatagramStream(partial(self._arrived, agent), preface=preface)
+        arrived = partial(self._arrived, agent)
+        return DatagramStream(arrived, preface=preface, queued=self._queued)
 
     def update(self, home: HomeNamespace, routes: Mapping[int, ReverseRoute]) -> None:
         """Ends the namespace's flows whose pod is no longer ready."""

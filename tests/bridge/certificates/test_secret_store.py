@@ -7,8 +7,9 @@ import base64
 
 import pytest
 
-from bridge.certificates.secret_store import SecretStore
+from bridge.certificates.secret_store import ATTEMPTS, SecretStore
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
+from sync.kube.api_errors import Conflict
 from sync.kube.api_resources import SECRETS
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
@@ -60,6 +61,21 @@ async def test_certificate_removes_the_key_of_its_request_and_nothing_else(
     assert await other.current() == PAIR
     assert set(home_api.get(SECRETS, "state", "ns")["data"]) == {"client.pem", "renewed-token"}
     assert len(home_api.requests("PATCH")) == 3
+
+
+async def test_conflicts_without_end_are_raised(
+    two: tuple[SecretStore, SecretStore], home_api: FakeApi
+) -> None:
+    one, _ = two
+    await one.pending()
+    await one.keep_pending(KEY)
+    home_api.fail(Fault("PATCH", code=409, times=None))
+    home_api.clear_log()
+    with pytest.raises(Conflict):
+        await one.keep(PAIR)
+    with pytest.raises(Conflict):
+        await one.forget_pending(KEY)
+    assert len(home_api.requests("PATCH")) == 2 * ATTEMPTS
 
 
 async def test_late_replica_does_not_store_an_earlier_certificate(

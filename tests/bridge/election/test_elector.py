@@ -21,10 +21,16 @@ import pytest
 
 from bridge.election import election_lease
 from bridge.election.election_lease import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
-from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, LeadershipLost, NodeLeft
+from bridge.election.elector import (
+    REQUEST_LEASE_SECONDS,
+    RETRY_SECONDS,
+    LeaderElector,
+    LeadershipLost,
+    NodeLeft,
+)
 from bridge.election.remote_reachability import RemoteReachability
 from sync.base.safe_callbacks import Callbacks
-from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
+from sync.kube.api_errors import AlreadyExists, Conflict, KubeError, NotFound, Unreachable
 from sync.kube.api_server import RequestMetrics
 from sync.kube.client import KubeClient, Page
 from sync.kube.leader_write_fence import Fence
@@ -98,6 +104,9 @@ class Link:
         self.slow = 0.005
         self.late = 0.0
         """Seconds that answers take beside that."""
+        self.refused: KubeError | None = None
+        """The answer to every PATCH, of a webhook for example."""
+        self.patches = 0
         self.answers = True
         """Whether responses arrive; the server processes the requests in any case."""
         self.watches = False
@@ -112,6 +121,10 @@ class Link:
             await asyncio.sleep(3600)
         await asyncio.sleep(self.slow / 2)
         try:
+            if method == "PATCH":
+                self.patches += 1
+                if self.refused is not None:
+                    raise self.refused
             return self._home.request(method, body)
         finally:
             await asyncio.sleep(self.slow / 2 + self.late if self.answers else 3600)
@@ -463,6 +476,19 @@ async def test_renewal_with_lost_response_is_recognised(home: Home) -> None:
     one.link.answers = True
     await asyncio.sleep(20)
     assert (one.lives, one.fence.is_open, other.fence.is_open) == (1, True, False)
+
+
+@on_virtual_time
+async def test_conflict_without_a_change_is_not_repeated_without_delay(home: Home) -> None:
+    bridge = Bridge(home, "alone").start()
+    await until(lambda: bridge.fence.is_open, within=TAKEOVER)
+    bridge.link.refused = Conflict("a webhook", code=409, side="home", what="PATCH")
+    before = bridge.link.patches
+    await asyncio.sleep(RENEW_SECONDS + 10)
+    assert bridge.link.patches - before <= 10 / RETRY_SECONDS + 1
+    assert not bridge.fence.is_open
+    bridge.link.refused = None
+    await until(lambda: bridge.fence.is_open, within=1)
 
 
 @on_virtual_time

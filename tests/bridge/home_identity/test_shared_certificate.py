@@ -86,6 +86,22 @@ async def test_replicas_that_start_at_once_make_one_request(pod: World) -> None:
     assert b"PRIVATE KEY" in stored(pod)["client.pem"]
 
 
+async def test_key_that_is_not_stored_is_retried_with_delay(
+    pod: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = Fault("PATCH", f"*/secrets/{SECRET}", code=409, times=None)
+    pod.api.fail(fault)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pod.approve())
+        starting = pod.clients("node")
+        entering = group.create_task(starting.__aenter__())
+        await pod.api.until(lambda: "was changed before each write; retry in" in caplog.text)
+        assert not pod.requests()
+        pod.api.heal(fault)
+        await entering
+    await starting.__aexit__(None, None, None)
+
+
 async def test_later_replica_needs_no_approval(pod: World) -> None:
     async with replicas(pod, 1):
         pass

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from bridge.certificates.tls_key_pair import read_files
-from bridge.net import accepted_connections, http_server
+from bridge.net import accepted_connections
 from tests.bridge.kubelet.conftest import KubeletHarness, running_server
 from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, wait_until
 from tests.bridge.kubelet.pki import Pki
@@ -244,7 +244,7 @@ async def test_large_head_without_a_certificate_is_rejected(
 async def test_large_heads_of_all_streams_are_bounded(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "memory_limit", lambda: 2**31)
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**31 + 288 * 2**20)
     upgrade = f"POST {EXEC} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
     async with running_server(pki) as harness, AsyncExitStack() as stack:
         harness.remote.handler = echo

@@ -79,6 +79,8 @@ async def test_stdout_precedes_stderr(harness: KubeletHarness) -> None:
             500,
             f"more than {exec_attach_portforward.MAX_OUTPUT} bytes",
         ),
+        (write_and_end(*[frame(3, b" " * 60_000)] * 2, frame(3, SUCCESS)), 500, "is unknown"),
+        (write_and_end(frame(3, b"[]")), 500, "is unknown"),
         (lambda request: respond(request, 403, b"{}"), 403, "403"),
         (lambda request: respond(request, 401, b"{}"), 502, "the bridge's credential"),
     ],
@@ -90,6 +92,30 @@ async def test_failures_have_a_reason(
     async with harness.session() as session, session.post(RUN) as response:
         assert response.status == status
         assert words in await response.text()
+
+
+async def test_output_of_all_commands_is_bounded(
+    harness: KubeletHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in memory as a whole, while the command runs."""
+    monkeypatch.setattr(exec_attach_portforward, "MAX_OUTPUTS", 70_000)
+
+    async def handler(request: UpgradeRequest) -> None:
+        await switch_to_websocket(request)
+        await request.send(frame(1, bytes(50_000)))
+        await request.wait_closed()
+
+    async with harness.session() as session:
+        harness.remote.handler = handler
+        first = asyncio.create_task(session.post(RUN))
+        await wait_until(lambda: harness.server.streams.output > 0)
+        harness.remote.handler = write_and_end(frame(1, bytes(50_000)), frame(3, SUCCESS))
+        async with session.post(RUN) as response:
+            assert response.status == 500
+        first.cancel()
+        await wait_until(lambda: harness.server.streams.output == 0)
+        async with session.post(RUN) as response:
+            assert await response.read() == bytes(50_000)
 
 
 @pytest.mark.parametrize(

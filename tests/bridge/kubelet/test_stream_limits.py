@@ -16,8 +16,16 @@ from tests.bridge.kubelet.pki import Pki
 @pytest.mark.parametrize(
     ("files", "streams"), [(100_000, MAX_STREAMS), (1024, 256), (514, 1), (256, 1)]
 )
-def test_stream_limit_leaves_file_descriptors(files: int, streams: int) -> None:
+def test_stream_limit_leaves_file_descriptors(
+    files: int, streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**31)
     assert max_streams(files) == streams
+
+
+def test_stream_limit_follows_from_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**30)
+    assert max_streams(100_000) == 736
 
 
 def test_open_file_limit_is_raised_to_the_hard_limit() -> None:

@@ -11,6 +11,7 @@ import pytest
 from bridge.base.join_settings import RelaySettings
 from bridge.net.open_file_budget import (
     NamespaceLimit,
+    fit_to_memory,
     fit_to_open_files,
     max_connections,
     max_listeners,
@@ -90,6 +91,17 @@ def test_soft_limit_is_raised_for_requested_connections(hard: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     assert fit_to_open_files(RelaySettings(connections=2000)).connections == 2000
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= required_files(2000)
+
+
+@pytest.mark.parametrize(("image", "connections"), [("", 1811), ("bridge:1", 905)])
+def test_connections_follow_from_the_memory(
+    image: str, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = RelaySettings(connections=2000, image=image)
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**30)
+    assert fit_to_memory(settings).connections == connections
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 2**33)
+    assert fit_to_memory(settings) == settings
 
 
 def test_pod_addresses_reserve_files(hard: int) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Iterator
 
 import pytest
 
 from bridge.net.port_forward_connection import PortForwardTransport
-from bridge.net.portions import PORTION, UNSENT_LIMIT
+from bridge.relay.reverse.framing import FramedTransport
+from sync.kube.layered_transport import LayeredTransport
+from sync.kube.portions import PORTION, UNSENT_LIMIT
 from tests.bridge.relay.fake_pods import server_frame
 
 
@@ -24,6 +27,7 @@ class Below(asyncio.Transport):
         self.ended = ""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self.ended != "lost", "uvloop's transports raise RuntimeError"
         self.sent += bytes(data)
 
     def get_write_buffer_size(self) -> int:
@@ -188,6 +192,19 @@ async def test_flood_of_small_frames_leaves_turns_to_other_work() -> None:
     assert pair.wrong == []
 
 
+async def test_nothing_is_written_between_the_loss_and_the_last_frame() -> None:
+    """The write once raised RuntimeError into the code that had data to send."""
+    pair = Pair()
+    pair.comes(*PORTS, *[message(0, b"x")] * (2 * PORTION))
+    pair.below.ended = "lost"
+    pair.channels.connection_lost(None)
+    assert len(pair.above.data) < 2 * PORTION
+    pair.channels.write(b"answer")
+    await asyncio.sleep(0.1)
+    assert pair.above.lost
+    assert len(pair.above.data) == 2 * PORTION
+
+
 def test_pings_of_a_peer_that_reads_nothing_are_not_answered() -> None:
     pair = Pair()
     pair.below.unsent = UNSENT_LIMIT
@@ -248,3 +265,30 @@ def test_nothing_is_sent_after_close() -> None:
     assert closed[0] == 0x88
     pair.channels.write(b"more")
     assert pair.below.sent == closed
+
+
+def test_ended_connection_is_freed_without_the_garbage_collector() -> None:
+    """Objects of ended connections once accumulated until the collector took half a second."""
+
+    def connect_and_end() -> tuple[Above, list[str]]:
+        above, errors = Above(), list[str]()
+
+        def failed(why: str) -> None:
+            errors.append(why)
+            transport.abort()
+
+        transport = PortForwardTransport(FramedTransport(above), failed)
+        transport.connection_made(Below())
+        transport.connection_lost(None)
+        return above, errors
+
+    gc.collect()
+    gc.disable()
+    try:
+        above, errors = connect_and_end()
+        left = [found for found in gc.get_objects() if isinstance(found, LayeredTransport)]
+    finally:
+        gc.enable()
+    assert left == []
+    assert above.lost
+    assert len(errors) == 1

@@ -12,12 +12,13 @@ import pytest
 
 from bridge.net import port_forward_sessions, spdy_session
 from bridge.net.port_forward_sessions import PortForwards
-from bridge.net.portions import PORTION
-from bridge.net.spdy_session import ForwardedStream
+from bridge.net.spdy_session import ForwardedStream, SpdySession
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.layered_transport import LayeredTransport
+from sync.kube.portions import PORTION
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
+from tests.bridge.net.test_port_forward_connection import Below
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import AnyForward, Pod, serve_pods
 from tests.bridge.relay.fake_spdy import (
@@ -475,3 +476,18 @@ async def test_stream_that_the_kubelet_does_not_end_is_reset(
         await client.ended()
         reader = rig.remote.requests[0].reader
         await wait_until(reader.at_eof)
+
+
+async def test_nothing_is_written_between_the_loss_and_the_last_frame() -> None:
+    """The write once raised RuntimeError into the code that had data to send."""
+    session, below, client = SpdySession(lambda _: None), Below(), Client()
+    session.connection_made(below)
+    session.reserve()
+    stream = session.open_stream(80, client, client.errors.append)
+    session.data_received(data_frame(3, b"x") * (2 * PORTION))
+    below.ended = "lost"
+    session.connection_lost(None)
+    assert not client.is_lost
+    stream.write(b"more")
+    await client.ended()
+    assert len(client.data) == 2 * PORTION

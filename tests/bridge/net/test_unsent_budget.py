@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.net import unsent_budget
 from bridge.net.unsent_budget import MAX_WINDOW, MIN_WINDOW, UnsentBudget
 
 MIB = 2**20
 
 
 def test_limit_follows_from_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unsent_budget, "memory_limit", lambda: 512 * MIB)
-    assert UnsentBudget().limit == 32 * MIB
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: 1024 * MIB)
+    assert UnsentBudget().limit == 736 * MIB // 64
 
 
 def test_namespace_that_does_not_read_leaves_full_windows_to_others() -> None:

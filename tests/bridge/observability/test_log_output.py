@@ -15,10 +15,12 @@ from typing import IO, Any
 import pytest
 
 from bridge.base.join_settings import LogFormat
+from bridge.observability import log_output
 from bridge.observability.log_output import (
     AUDIT,
     CHANGES,
     STEPS,
+    TEXT_MAX,
     ConsoleFormatter,
     JsonFormatter,
     NonBlockingHandler,
@@ -163,7 +165,20 @@ def test_lines_are_dropped_and_counted_while_the_pipe_is_full(pipe: tuple[int, i
     assert then.endswith(" the next one")
 
 
-def test_line_longer_than_the_pipe_is_cut(pipe: tuple[int, int]) -> None:
+@pytest.mark.parametrize("formatter", [ConsoleFormatter(), JsonFormatter()])
+def test_long_text_of_a_message_and_its_fields_is_cut(formatter: logging.Formatter) -> None:
+    text = "\u202e" * 1_000_000
+    record = logging.LogRecord(CHANGES, logging.INFO, "", 0, "pod %s", (text,), None)
+    vars(record).update(name_fields("Pod", text, namespace="ns"))
+    line = formatter.format(record)
+    assert len(line) < 6 * 3 * TEXT_MAX
+    assert "... (1000004 characters)" in line
+
+
+def test_line_longer_than_the_pipe_is_cut(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_output, "TEXT_MAX", 1_000_000)
     reader, writer = pipe
     logger = logger_to(writer)
     logger.info("x" * 1_000_000)

@@ -278,7 +278,6 @@ async def test_large_response_is_parsed_before_the_next_is_read(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sockets keep some MiB of those that wait."""
-    monkeypatch.setattr(kubelet_scraper, "LARGE_RESPONSES", 1)
     parse = exposition.relabel_metrics
 
     def parse_and_note(text: str, pods: Any) -> Any:
@@ -294,6 +293,28 @@ async def test_large_response_is_parsed_before_the_next_is_read(
     assert 'pod="a"' in text
     assert 'pod="b"' in text
     assert there.steps == ["sent", "parsed"] * 2
+
+
+async def test_metrics_of_all_kubelets_are_bounded(
+    two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet beyond the limit counts as one that does not answer, until there is memory."""
+    monkeypatch.setattr(kubelet_scraper, "kept_limit", lambda: 400)  # one kubelet's, not two
+    async with running(two, "worker", "another") as (_, __, session):
+        text = await read(session)
+        assert value(text, "resource_scrape_error") == 1
+        assert ('pod="a"' in text) != ('pod="b"' in text)
+        await asyncio.sleep(kubelet_scraper.KEPT_SECONDS + 1)
+        assert 'pod="' in await read(session)
+
+
+async def test_summary_of_many_values_is_not_decoded(
+    two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_metrics_endpoints, "kept_limit", lambda: 2**20)
+    there.garbled = b'{"pods":[' + b"[]," * 5300 + b"0]}"
+    async with running(two, "worker") as (_, __, session):
+        assert (await refused(session, "/stats/summary"))[0] == 503
 
 
 async def test_missing_permission_is_logged_once(

@@ -48,6 +48,7 @@ from sync.kube.api_resources import (
     Object,
     Resource,
 )
+from sync.kube.discovery import EVERY_GROUP
 from tests.bridge.prepared_namespaces import CAPACITY, granting, limit_to_roles, prepared
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import Clusters, put_worker
@@ -357,10 +358,10 @@ async def ends(harness: EngineHarness) -> None:
 
 
 def serve_empty_discovery(remote: FakeApi) -> None:
-    """Makes discovery empty, so that an unneeded remote namespace counts as empty."""
+    """Serves no resources, so that an unneeded remote namespace counts as empty."""
 
     async def nothing(_: web.Request) -> web.Response:
-        return web.json_response({})
+        return web.json_response({"groups": [{"name": EVERY_GROUP}]})
 
     for path in ("/apis", "/api/v1"):
         remote.route("GET", path, nothing)

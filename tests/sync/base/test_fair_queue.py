@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
+from collections.abc import Hashable
+from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sync.base.fair_queue import SHARE, FairQueue
+from sync.base.fair_queue import SHARE, FairQueue, NestedFairQueue
 
 MANY = 1000
 
@@ -53,11 +55,83 @@ def test_no_slot_is_taken_if_fewer_exist_than_are_held() -> None:
     assert queue.take(4) == ("new", "n")
 
 
+def test_group_with_many_members_leaves_turns_and_slots_to_others() -> None:
+    queue: NestedFairQueue[str] = NestedFairQueue(64, 48)
+    for member in range(100):
+        for _ in range(10):
+            queue.add(("many", member), "m")
+    queue.add(("one", "a"), "o")
+    held = []
+    while (found := queue.take()) is not None:
+        held.append(found[0])
+    assert held.index(("one", "a")) == 1
+    assert len(held) == 1 + 48
+    queue.add(("another", "a"), "o")
+    assert queue.take() == (("another", "a"), "o")
+
+
+def test_member_that_holds_its_slots_leaves_some_to_others_of_its_group() -> None:
+    queue: NestedFairQueue[str] = NestedFairQueue(64, 48)
+    for _ in range(100):
+        queue.add(("g", "slow"), "s")
+    slow = []
+    while (found := queue.take()) is not None:
+        slow.append(found[0])
+    assert len(slow) == 36
+    assert not queue.can_take()
+    queue.add(("g", "other"), "o")
+    assert queue.can_take()
+    assert queue.take() == (("g", "other"), "o")
+    queue.release(("g", "slow"))
+    assert queue.take() == (("g", "slow"), "s")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"))), st.randoms())
+def test_nested_queue_loses_no_item(pairs: list[tuple[str, str]], rng: Random) -> None:
+    queue: NestedFairQueue[int] = NestedFairQueue(8, 6)
+    wait = dict(enumerate(pairs))
+    held: list[tuple[Hashable, Hashable]] = []
+    found: list[int] = []
+    added = iter(wait.items())
+    while len(found) < len(pairs) or held:
+        step = rng.randrange(3)
+        if step == 0 and (item := next(added, None)) is not None:
+            number, pair = item
+            queue.add(pair, number)
+        elif step == 1 and held:
+            queue.release(held.pop(rng.randrange(len(held))))
+        elif step == 2:
+            able = queue.can_take()
+            got = queue.take()
+            assert (got is not None) is able
+            if got is not None:
+                assert got[0] == wait[got[1]]
+                held.append(got[0])
+                found.append(got[1])
+    assert sorted(found) == list(wait)
+    for pair in set(pairs):
+        mine = [number for number in found if wait[number] == pair]
+        assert mine == sorted(mine), "a member's items keep their order"
+    assert not queue.can_take()
+
+
 class Group:
     """A group; the model holds the only other reference to it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+
+def test_nested_queue_keeps_nothing_about_a_group_without_items_and_slots() -> None:
+    queue: NestedFairQueue[int] = NestedFairQueue(4, 3)
+    group = Group("g")
+    kept = weakref.ref(group)
+    queue.add((group, "m"), 1)
+    found = queue.take()
+    assert found is not None
+    queue.release(found[0])
+    del group, found
+    assert kept() is None
 
 
 class Model(RuleBasedStateMachine):

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sync.base.namespace_fair_cache import FairCache
+
+
+@pytest.mark.parametrize(("memory", "entries"), [(2**29, 1792), (2**30, 5888), (2**32, 10_000)])
+def test_entries_follow_from_the_memory(
+    memory: int, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: memory)
+    cache: FairCache[int, None] = FairCache()
+    for number in range(entries + 1):
+        cache.put("a", number, None)
+    assert len(cache) == entries
 
 
 def test_namespace_that_fills_the_cache_evicts_its_own_entries() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -95,3 +97,33 @@ def test_reused_part_stays_in_the_pool() -> None:
     for number in range(20):
         pool({"uid": str(number)})
         assert pool({"app": "web"}) is used
+
+
+def deep_pod(version: str) -> Object:
+    """A pod of 2 MB with a field of 240 levels, which differs at the lowest."""
+    part: Any = version
+    for _ in range(240):
+        part = {"items": [0] * 4000, "next": part}
+    return {"metadata": {"name": "a", "resourceVersion": version}, "spec": {"unknown": part}}
+
+
+@pytest.mark.real_time
+def test_time_does_not_grow_with_the_levels_of_an_object() -> None:
+    pool, first, second = InternPool(), deep_pod("1"), deep_pod("2")
+    began = time.thread_time()
+    intern_pod(first, pool)
+    share_unchanged(second, first, pool)
+    assert time.thread_time() - began < 0.5
+    assert second == deep_pod("2")
+
+
+def test_pool_keeps_little_of_objects_that_are_gone() -> None:
+    pool = InternPool()
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            intern_pod({"spec": {"unknown": [str(number), *[0] * 50_000]}}, pool)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 32 * 2**20

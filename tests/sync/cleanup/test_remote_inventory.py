@@ -303,6 +303,40 @@ async def test_a_custom_resource_of_any_version_and_name_keeps_its_namespace(
     assert "deletionTimestamp" not in api.get(NAMESPACES, REMOTE_NAMESPACE)["metadata"]
 
 
+async def test_a_custom_resource_with_the_kind_of_another_keeps_its_namespace(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """As Longhorn's Node, whose conditions are a map."""
+    made = api.put(ours(namespace()))
+    nodes = Resource("longhorn.io", "v1beta1", "nodes", "Node")
+    serve_resource(api, nodes)
+    meta = {"name": "a", "namespace": REMOTE_NAMESPACE}
+    api.put(nodes.manifest(meta, status={"conditions": {"Ready": {"type": "Ready"}}}))
+    assert await delete_namespaces(client, [made]) == [(REMOTE_NAMESPACE, "it holds Node a")]
+    assert api.writes() == []
+
+
+async def test_an_incomplete_page_keeps_its_namespace(api: FakeApi, client: KubeClient) -> None:
+    made = api.put(ours(namespace()))
+    page = b'{"metadata": {"continue": "next"}, "items": []}'
+    api.fail(Fault("GET", "*/widgets", code=200, raw=page, times=None))
+    ((_, why),) = await delete_namespaces(client, [made])
+    assert why == "it holds more widgets.example.com"
+    assert api.writes() == []
+
+
+async def test_an_api_server_that_has_just_started_keeps_the_namespace(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """It responds before it has listed its API groups: those of custom resources are missing."""
+    made = api.put(ours(namespace()))
+    groups = b'{"groups": [{"name": "apiregistration.k8s.io", "versions": []}]}'
+    api.fail(Fault("GET", "/apis", code=200, raw=groups, times=None))
+    ((_, why),) = await delete_namespaces(client, [made])
+    assert why == "the API server does not list its API groups yet"
+    assert api.writes() == []
+
+
 async def test_a_resource_that_several_versions_serve_is_listed_once(
     api: FakeApi, client: KubeClient
 ) -> None:

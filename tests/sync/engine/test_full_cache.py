@@ -24,16 +24,20 @@ def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_share, "CACHE_LIMIT", 2**16)
 
 
-@pytest.mark.parametrize(("memory", "mib"), [(2**29, 256), (2**34, 512)])
+@pytest.mark.parametrize(("memory", "mib"), [(2**29, 63), (2**30, 207), (2**34, 512)])
 def test_limit_follows_from_the_memory(
     monkeypatch: pytest.MonkeyPatch, memory: int, mib: int
 ) -> None:
     monkeypatch.setattr(cache_share, "CACHE_LIMIT", CACHE_LIMIT)
-    monkeypatch.setattr(cache_share, "memory_limit", lambda: memory)
-    share = cache_share.RemoteShare(ResponseLimits("remote"))
+    monkeypatch.setattr("sync.base.memory_limit.memory_limit", lambda: memory)
+    limits = ResponseLimits("remote")
+    share = cache_share.RemoteShare(limits)
     assert not share.take("all", mib * 2**20)
-    assert share.take("half", mib * 2**19 - 2**10)
-    assert not share.take("more than is free", 2**10)
+    assert share.take("three quarters, without the memory for stubs", mib * 21 * 2**15 - 2**10)
+    assert not share.take("more than that", 2**10)
+    assert cache_share.RemoteShare(limits).take("another store's", mib * 7 * 2**15 - 2**11)
+    assert not share.take("all for stubs", mib * 2**17 + 2**11, is_stub=True)
+    assert share.take("for stubs", mib * 2**17 - 2**11, is_stub=True)
 
 
 def large_pod(harness: EngineHarness, **spec: Any) -> None:

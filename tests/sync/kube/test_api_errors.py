@@ -78,6 +78,32 @@ def test_422_for_another_uid_is_a_conflict() -> None:
     assert error.code == 422
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        'admission webhook "guard.test" denied the request: no',
+        "pods is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
+    ],
+)
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"),
+    [
+        (401, "Unauthorized", api_errors.Forbidden),
+        (404, "NotFound", api_errors.Forbidden),
+        (409, "AlreadyExists", api_errors.Forbidden),
+        (409, "Conflict", api_errors.Conflict),
+        (410, "Gone", api_errors.Forbidden),
+        (422, "Invalid", api_errors.Invalid),
+    ],
+)
+def test_code_that_admission_chose_proves_nothing_about_the_object(
+    message: str, code: int, reason: str, expected: type[ApiError]
+) -> None:
+    error = from_status(status(code, reason, message), code=code, side="remote", what="")
+    assert type(error) is expected
+    assert error.code == code
+
+
 def test_which_errors_are_not_retryable() -> None:
     hopeless = {api_errors.BadRequest, api_errors.Invalid, api_errors.ClientConfigError}
     found = [KubeError]

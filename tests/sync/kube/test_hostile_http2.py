@@ -7,14 +7,15 @@ import asyncio
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.settings import SettingCodes
 
 from sync.kube import http2
 from sync.kube.http2 import Http2Connection
 from tests.sync.kube.test_response_limits import MIB, memory_below
 
 _HEADERS = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"a"), (b":path", b"/")]
-#: As separate objects they would take 2 MiB.
-_FRAMES = 50_000
+#: As separate objects they would take 340 KB.
+_FRAMES = 8000
 PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + b"12345678"
 
 
@@ -25,6 +26,7 @@ class StuckTransport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.aborted = False
+        self.reads = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -40,6 +42,12 @@ class StuckTransport(asyncio.Transport):
 
     def close(self) -> None:
         self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
 
     def take(self) -> bytes:
         """The bytes that the peer reads."""
@@ -137,10 +145,45 @@ async def test_single_bytes_are_buffered_as_bytes() -> None:
     pair.pass_on()
     pair.server.send_data(1, b"x")
     frame = pair.server.data_to_send()
-    with memory_below(MIB // 2):
+    with memory_below(MIB // 4):
         for _ in range(_FRAMES // 1000):
             pair.client.data_received(frame * 1000)
     assert await pair.response.readany() == b"x" * _FRAMES
+
+
+async def test_table_of_sent_headers_does_not_grow_as_the_server_permits() -> None:
+    """It once kept each path for as long as the connection lasted."""
+    pair = Pair()
+    pair.server.update_settings({SettingCodes.HEADER_TABLE_SIZE: 2**32 - 1})
+    pair.pass_on()
+    with memory_below(MIB):
+        for number in range(300):
+            path = f"/{number}/".encode() + b"a" * 8_000
+            response = pair.client.get([*_HEADERS[:3], (b":path", path)])
+            pair.pass_on()
+            response.close()
+            pair.pass_on()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_flood_of_small_frames_is_parsed_in_turns(is_lost: bool) -> None:
+    """One read of them once kept the event loop busy for 0.4 s."""
+    pair = Pair()
+    pair.server.send_headers(1, [(":status", "200")])
+    pair.pass_on()
+    pair.server.send_data(1, b"x")
+    frame = pair.server.data_to_send()
+    pair.server.end_stream(1)
+    pair.client.data_received(frame * 20_000 + pair.server.data_to_send())
+    assert not pair.transport.reads
+    if is_lost:
+        pair.client.connection_lost(None)
+    sizes = []
+    while part := await pair.response.readany():
+        sizes.append(len(part))
+    assert sum(sizes) == 20_000
+    assert max(sizes) < 2_000
+    assert pair.ended == [pair.client]
 
 
 async def test_endless_header_lists_end_the_connection() -> None:
@@ -150,6 +193,7 @@ async def test_endless_header_lists_end_the_connection() -> None:
             1, [(":status", "200"), *((f"a{n}", "b" * 999) for n in range(99))]
         )
         pair.pass_on()
+        await asyncio.sleep(0.1)
     assert pair.ended == [pair.client]
     with pytest.raises(OSError, match="violates"):
         await pair.response.head()

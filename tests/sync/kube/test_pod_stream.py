@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import WSMsgType, web
 
+from sync.base.background_task import background_task
 from sync.kube import pod_exec
-from sync.kube.api_errors import Unreachable
+from sync.kube.api_errors import KubeError, Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.pod_exec import PROTOCOL, ScriptFailed, ShellStream, open_shell
+from sync.kube.pod_exec import PROTOCOL, ScriptFailed, ShellStream, failure_of, open_shell
+from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest
+from tests.bridge.relay.fake_pods import Forward, server_frame
 from tests.fakeapi.credentials import StaticCredentials
 
 Play = Callable[[web.WebSocketResponse, str], Awaitable[None]]
@@ -95,6 +99,50 @@ async def test_output_ends_with_the_script(size: int) -> None:
         assert error == "home: pod n/p: one; two"
 
 
+@pytest.mark.parametrize("trailer", [b"\n%s\n", b"x" * 5000 + b"\n%s\n", b"%s\n\n%s\n"])
+async def test_malformed_trailer_is_an_error(trailer: bytes) -> None:
+    """It once raised ValueError."""
+
+    async def play(socket: web.WebSocketResponse, command: str) -> None:
+        token = re.findall(r"[0-9a-f]{32}", command)[0].encode()
+        await socket.send_bytes(b"\1" + trailer.replace(b"%s", token))
+
+    async with shell(play) as running:
+        with pytest.raises(KubeError, match=r"broke|exit status unknown"):
+            await output(running)
+
+
+async def test_flood_of_messages_leaves_turns_to_other_work() -> None:
+    """One read of them once kept the event loop busy until all were handled."""
+    turns, seen = 0, set[int]()
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def flood(request: UpgradeRequest) -> None:
+        opening = Forward(request, "p", 0).opening()
+        await request.send(opening + server_frame(2, b"\1") * 5_000)
+
+    async with FakeRemote() as remote, background_task(count_turns(), name="turns"):
+        remote.handler = flood
+        async with (
+            KubeClient(StaticCredentials(remote.url, "remote", token=None)) as client,
+            open_shell(client, "a", namespace="n", pod="p", container="c") as running,
+        ):
+            with contextlib.suppress(Unreachable):  # the output has no end
+                async for _ in running.output():
+                    seen.add(turns)
+    assert len(seen) > 1_000
+
+
+@pytest.mark.parametrize("status", [b"[]", b"null", b"5", b'"x"', b"{", b""])
+def test_malformed_status_is_a_failure(status: bytes) -> None:
+    assert "is unknown" in failure_of(status)
+
+
 async def test_script_without_output_succeeds() -> None:
     async with shell(run) as running:
         assert await output(running) == b""
@@ -150,6 +198,15 @@ async def test_command_that_cannot_run_is_reported() -> None:
 
     async with shell(play) as running:
         with pytest.raises(Unreachable, match="no such container"):
+            await output(running)
+
+
+async def test_status_that_is_no_object_is_reported() -> None:
+    async def play(socket: web.WebSocketResponse, _command: str) -> None:
+        await socket.send_bytes(b"\3[]")
+
+    async with shell(play) as running:
+        with pytest.raises(Unreachable, match="its status is not that of an API server"):
             await output(running)
 
 

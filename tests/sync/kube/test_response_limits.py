@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from sync.kube import http_upgrade, response_limits, transport
 from sync.kube.api_errors import ApiError, MalformedResponse, ResponseTooLarge, Unreachable
-from sync.kube.api_resources import CONFIG_MAPS, NODES
+from sync.kube.api_resources import CONFIG_MAPS, NODES, Object
 from sync.kube.client import KubeClient
 from sync.kube.endpoint import Endpoint
 from tests.fakeapi import FakeApi
@@ -53,7 +53,10 @@ async def test_gzip_bomb_is_not_decompressed(api: FakeApi) -> None:
     bomb = gzip_bomb(256 * MIB)
     server = HostileServer(head("Content-Encoding: gzip"), once(bomb))
     async with hostile_client(server, api) as client:
-        with memory_below(MOST), pytest.raises(ResponseTooLarge, match=r"remote: GET .*16777216"):
+        with (
+            memory_below(MOST),
+            pytest.raises(ResponseTooLarge, match=rf"remote: GET .*{response_limits.BODY_LIMIT}"),
+        ):
             await client.list(NODES, page_size=1)
         assert client.limits.rejected["body"] == 1
 
@@ -117,6 +120,18 @@ async def test_large_bodies_at_once_follow_from_the_memory(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
             await limits.turn().take()
+
+
+def test_text_does_not_count_as_values() -> None:
+    """The densest ConfigMap, and one whose text looks like JSON, are decoded; as values they are
+    not."""
+    limits = response_limits.ResponseLimits("home")
+    keys = {f"{number:x}": "" for number in range(MIB // 5)}
+    for data in (keys, {"a": ",{[" * (MIB // 3)}, {"a": '\\"[,' * (MIB // 4)}, {"a\\": "{,"}):
+        assert limits.decode(orjson.dumps({"data": data}), "GET /") == {"data": data}
+    for values in (b'"",' * MIB, b'"\\",",' * MIB, b'"\\\\",' * MIB):
+        with pytest.raises(ResponseTooLarge):
+            limits.decode(b"[" + values + b"0]", "GET /")
 
 
 async def test_text_with_the_characters_of_many_values_is_decoded(api: FakeApi) -> None:
@@ -248,13 +263,13 @@ async def test_endless_pages_are_an_error(
         await client.list(CONFIG_MAPS)
 
 
+@pytest.mark.parametrize("slim", [None, lambda _: {}])
 async def test_endless_objects_are_an_error(
-    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, client: KubeClient, slim: Callable[[Object], Object] | None
 ) -> None:
-    monkeypatch.setattr("sync.kube.client.LIST_LIMIT", 100_000)
     serve_pages(api, (f"t{n}" for n in range(10**6)), items=100)
     with pytest.raises(ResponseTooLarge, match="list"):
-        await client.list(CONFIG_MAPS)
+        await client.list(CONFIG_MAPS, slim=slim, most=100_000)
 
 
 @pytest.mark.parametrize("wrong", [5, [], {}, True, None])

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from sync.base import namespace_fair_cache
 from sync.kube.api_resources import EVENTS
 from sync.mirror import event_mirror
 from sync.mirror.event_mirror import EventPace
@@ -38,7 +39,7 @@ async def test_namespace_is_delayed_beyond_its_burst(monkeypatch: pytest.MonkeyP
 
 
 def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_mirror, "BUCKETS_MAX", 20)
+    monkeypatch.setattr(namespace_fair_cache, "entries_limit", lambda: 20)
     pace = EventPace()
     while pace.take("a", "pod"):
         pass

@@ -440,3 +440,16 @@ async def test_deletion_that_a_restored_remote_does_not_have_is_sent_again(
     await harness.remote.until(
         lambda: "deletionTimestamp" in (harness.remote_pod() or {})["metadata"]
     )
+
+
+async def test_status_that_a_webhook_rejects_with_404_is_written_later(
+    harness: EngineHarness,
+) -> None:
+    """The 404 is no statement about the home pod: the scheduling gate must not stay."""
+    denied = 'admission webhook "guard.test" denied the request: not found'
+    await harness.start()
+    fault = harness.home.fail(Fault("PATCH", "*/pods/a/status", code=404, message=denied, times=2))
+    harness.pod(restartPolicy="Never")
+    await harness.home.until(lambda: fault.hits == 2)
+    await harness.settle()
+    assert not (harness.remote_pod() or {})["spec"].get("schedulingGates")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import pytest
 
+from sync.base.background_task import background_task
 from sync.kube.api_resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from sync.mirror.copy_controller import CopyController
 from tests.fakeapi import Fault
@@ -310,6 +312,27 @@ async def test_pod_deleted_in_the_remote_is_reported_and_recreated(harness: Engi
     harness.report_running()
     await harness.settle()
     assert "reason" not in harness.status()
+
+
+async def test_pod_that_another_client_deletes_is_created_at_growing_intervals(
+    harness: EngineHarness,
+) -> None:
+    await harness.start_running()
+
+    async def delete() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            if harness.remote_pod() is not None:
+                harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+
+    harness.clear_logs()
+    async with background_task(delete(), name="delete"):
+        await asyncio.sleep(60)
+    sent = harness.remote.requests("POST", "*/pods")
+    assert 3 <= len([request for request in sent if "dryRun" not in request.query]) <= 10
+    assert len(await harness.events_with_reason("RemoteOverwrites")) == 1
+    await asyncio.sleep(60)
+    assert harness.remote_pod() is not None
 
 
 def _daemon_pod(name: str = "agent", namespace: str = "default", **spec: object) -> Object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from sync.base.background_task import background_task
 from sync.kube.api_resources import CONFIG_MAPS, PODS, SECRETS
 from sync.pods.service_account_tokens import TokenController
 from tests.fakeapi import Fault
@@ -250,6 +252,46 @@ async def test_deleted_secret_is_recreated(with_tokens: EngineHarness) -> None:
     with_tokens.remote.remove(SECRETS, tokens(with_tokens)["metadata"]["name"], REMOTE_NAMESPACE)
     await with_tokens.settle()
     assert len(texts(with_tokens)) == 2
+
+
+async def test_secret_whose_times_the_remote_removes_is_not_renewed_again_and_again(
+    with_tokens: EngineHarness,
+) -> None:
+    """A mutating webhook of the remote removes annotations that it does not know."""
+
+    def without_times(obj: Object) -> None:
+        (obj["metadata"].get("annotations") or {}).pop(
+            service_accounts.ANNOTATION_TOKEN_TIMES, None
+        )
+
+    with_tokens.remote.store.webhook = without_times
+    await with_tokens.start()
+    with_tokens.pod()
+    await asyncio.sleep(30)
+    assert with_tokens.remote_pod() is not None
+    assert len(with_tokens.home.requests("POST", REQUESTS)) == 1
+    assert len(with_tokens.remote.writes("*/secrets/*")) <= 1
+
+
+async def test_secret_that_another_client_deletes_is_created_at_growing_intervals(
+    with_tokens: EngineHarness,
+) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    name = tokens(with_tokens)["metadata"]["name"]
+    with_tokens.report_running()
+
+    async def delete() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            if with_tokens.remote.find(SECRETS, name, REMOTE_NAMESPACE) is not None:
+                with_tokens.remote.remove(SECRETS, name, REMOTE_NAMESPACE)
+
+    async with background_task(delete(), name="delete"):
+        await with_tokens.events_with_reason("RemoteOverwrites")
+        await asyncio.sleep(60)
+    assert len(with_tokens.home.requests("POST", REQUESTS)) <= 10
 
 
 async def test_pod_waits_with_a_reason_for_a_missing_service_account(

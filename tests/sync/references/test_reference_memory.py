@@ -66,7 +66,7 @@ async def test_one_namespace_cannot_have_more_than_its_share(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pods start all the same: what does not fit is requested when it is copied."""
-    limit = 6_000_000
+    limit = 7_000_000
     monkeypatch.setattr(cache_share, "home_limit", lambda: limit)
     most = []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sync.base.background_task import background_task
 from sync.cache.store import Key
 from sync.kube.api_resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from sync.relay import endpoint_slices
@@ -336,3 +337,28 @@ async def test_rejected_connections_are_reported_once_per_interval(
     assert event["involvedObject"]["name"] == "web"
     assert event["message"].endswith("are rejected: it has 1000 open")
     assert event["count"] == 1
+
+
+@pytest.mark.parametrize("change", ["endpoints", "deletion"])
+async def test_slice_that_another_client_sets_back_is_written_at_growing_intervals(
+    harness: EngineHarness, listeners: FakeListeners, change: str
+) -> None:
+    await with_pods(harness, "a")
+    (made,) = slices(harness)
+    name = made["metadata"]["name"]
+
+    async def set_back() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            found = harness.home.find(ENDPOINT_SLICES, name, "default")
+            if found is not None and found["endpoints"]:
+                if change == "deletion":
+                    harness.home.remove(ENDPOINT_SLICES, name, "default")
+                else:
+                    harness.home.update(ENDPOINT_SLICES, name, {"endpoints": []}, "default")
+
+    async with background_task(set_back(), name="set-back"):
+        await asyncio.sleep(60)
+    assert 3 <= len(harness.home.writes("*/endpointslices*")) <= 10
+    await asyncio.sleep(60)
+    assert published(harness) == [4000]

@@ -118,5 +118,22 @@ async def test_events_beyond_the_backlog_are_dropped_and_logged(
         recorder.warn(about, f"Number{number}", "x")
     async with running(recorder):
         events = await recorded(api, 2)
+        await api.until(lambda: "too many waited: 2" in caplog.text)
     assert {event["reason"] for event in events} == {"Number0", "Number1"}
-    assert "dropped: Number3" in caplog.text
+    assert "dropped: Number2" in caplog.text
+    assert "Number3" not in caplog.text, "one line for all that are dropped"
+
+
+async def test_events_of_one_namespace_leave_places_and_turns_to_others(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_module, "BACKLOG", 8)
+    recorder = EventRecorder(client, node="virtual", now=lambda: NOW)
+    many, one = api.put(pod("a", namespace="many")), api.put(pod("a", namespace="one"))
+    for number in range(20):
+        recorder.warn(many, f"Number{number}", "x")
+    recorder.warn(one, "Only", "x")
+    async with running(recorder):
+        await recorded(api, 7)
+    written = [request.path.split("/")[4] for request in api.requests("POST", "*/events")]
+    assert written[:2] == ["many", "one"]

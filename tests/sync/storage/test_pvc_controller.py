@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from sync.base.background_task import background_task
 from sync.cache.store import Key
 from sync.kube.api_resources import (
+    EVENTS,
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -696,3 +698,42 @@ async def test_remote_claim_names_the_home_claim_that_has_its_volume_now(storage
     annotations = found["metadata"]["annotations"]
     assert annotations["cluster-bridge.io/home-name"] == "data"
     assert annotations["cluster-bridge.io/home-uid"] == home["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("what", ["labels", "mark"])
+async def test_write_that_another_client_sets_back_is_repeated_at_growing_intervals(
+    storage: Storage, what: str
+) -> None:
+    await storage.harness.start()
+    home = await storage.bound()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    before = remote["metadata"]["annotations"]
+    name = remote["metadata"]["name"]
+    path = f"*/persistentvolumeclaims/{name}"
+
+    async def set_back() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            found = storage.remote.get(PERSISTENT_VOLUME_CLAIMS, name, REMOTE_NAMESPACE)
+            annotations = dict.fromkeys(found["metadata"]["annotations"]) | before
+            if what == "mark":
+                annotations[ANNOTATION_UNFINISHED] = "true"
+            meta = {"labels": {"app": None}, "annotations": annotations}
+            storage.remote.update(
+                PERSISTENT_VOLUME_CLAIMS, name, {"metadata": meta}, REMOTE_NAMESPACE
+            )
+
+    if what == "labels":
+        _update_labels(storage, {"app": "db"})
+    async with background_task(set_back(), name="set-back"):
+        await asyncio.sleep(60)
+    assert 3 <= len(storage.remote.writes(path)) <= 10
+    events = {event["reason"] for event in storage.home.objects(EVENTS)}
+    assert "RemoteOverwrites" in events
+    await asyncio.sleep(60)
+    found = storage.remote.get(PERSISTENT_VOLUME_CLAIMS, name, REMOTE_NAMESPACE)
+    assert ANNOTATION_UNFINISHED not in found["metadata"]["annotations"]
+    assert (found["metadata"].get("labels") or {}).get("app") == (
+        "db" if what == "labels" else None
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -159,3 +162,54 @@ def test_formatted_samples_are_parsed_by_prometheus(
 def test_arbitrary_text_neither_fails_nor_leaks_unmanaged_pods(text: str, name: str) -> None:
     families = exposition.relabel_metrics(f'{text}\nx{{namespace="{name}",pod="{name}"}} 1', OURS)
     assert families == {}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"# HELP h{n}" for n in range(50_000)],
+        ["# HELP same"] * 50_000,
+        [f'x{{pod="{n}",namespace="x"}} 1' for n in range(50_000)],
+    ],
+)
+def test_lines_without_samples_of_the_node_are_not_kept(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    tracemalloc.start()
+    families = exposition.relabel_metrics(text, OURS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert families == {}
+    assert peak < 2**20
+
+
+SIZE = 2**20
+SAMPLE = 'm{namespace="shop-h",pod="web"} 1'
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        'm{namespace="shop-h",pod="%s"} 1' % ("a" * SIZE),
+        'm{a="%s"} 1' % ('\\"' * (SIZE // 2)),
+        'm{a="%s"} 1' % ("\\" * SIZE),
+        "ab\n" * (SIZE // 3),
+        "\n".join(f"m{{{number}}}" for number in range(SIZE // 10)),
+        "\n".join(f"# TYPE m{number} counter" for number in range(SIZE // 20)),
+        "# TYPE m counter\n" * (SIZE // 17),
+    ],
+)
+def test_hostile_text_needs_memory_in_proportion(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A label of 32 MiB once took 5 GiB, and the interpreter for 20 s."""
+    monkeypatch.setattr(exposition, "MAX_LABEL_SETS", 1000)
+    monkeypatch.setattr(exposition, "MAX_FAMILIES", 1000)
+    text = f"{hostile}\n{SAMPLE}\n"
+    tracemalloc.start()
+    try:
+        families = exposition.relabel_metrics(text, OURS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * SIZE, f"{peak / SIZE:.1f} times the text"
+    assert exposition.render_families(families).endswith('m{namespace="shop",pod="web"} 1\n')

@@ -327,6 +327,9 @@ class Nowhere(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         pass
 
+    def is_closing(self) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 
@@ -540,6 +543,27 @@ async def test_flooded_service_does_not_delay_another(
         await wait_until(lambda: relay.metrics.open > 30)
         assert await relay.ask(other) == b"b"
         assert sum(task.done() for task in many) < 50, "it was before those that came first"
+        for task in many:
+            task.cancel()
+        await asyncio.gather(*many, return_exceptions=True)
+
+
+async def test_many_services_of_a_namespace_do_not_delay_another_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections_module, "SLOT_WAIT", 60.0)
+    settings = RelaySettings(rate=20, service_rate=1000)
+    async with relaying(
+        settings, a=fake_pods.respond_with_name, b=fake_pods.respond_with_name
+    ) as relay:
+        ports: list[int] = []
+        for number in range(30):
+            ports += (await relay.serve(plan("a"), Key("many", f"s{number}"))).values()
+        (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
+        many = [asyncio.create_task(relay.ask(port)) for port in ports for _ in range(2)]
+        await wait_until(lambda: relay.metrics.open > 30)
+        assert await relay.ask(other) == b"b"
+        assert sum(task.done() for task in many) < 35, "it was before Services that came first"
         for task in many:
             task.cancel()
         await asyncio.gather(*many, return_exceptions=True)

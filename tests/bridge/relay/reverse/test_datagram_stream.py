@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.net.portions import PORTION
 from bridge.relay.reverse import datagram_stream
-from bridge.relay.reverse.datagram_stream import DatagramQueue, DatagramStream, Flow, packed_address
+from bridge.relay.reverse.datagram_stream import (
+    DatagramQueue,
+    DatagramStream,
+    Flow,
+    QueuedBytes,
+    packed_address,
+)
+from sync.kube.portions import PORTION
 
 FLOW = Flow(20000, 4000, packed_address("10.9.0.4"))
 OTHER = Flow(20001, 4000, packed_address("fd00::4"))
@@ -175,6 +181,22 @@ def test_queue_is_bounded_over_all_flows() -> None:
     flows = [FLOW._replace(client_port=port) for port in range(1, 2000)]
     results = sender.send(*((flow, bytes(10_000)) for flow in flows))
     assert 0.9 * datagram_stream.QUEUE < results.count("") * 10_000 <= datagram_stream.QUEUE
+
+
+def test_queues_of_all_streams_are_bounded() -> None:
+    """Each may hold as much as is free, and gives it back at its end."""
+    queued = QueuedBytes()
+    queues = [DatagramQueue(queued) for _ in range(10)]
+    flows = [FLOW._replace(client_port=port) for port in range(1, 500)]
+    for queue in queues:
+        for flow in flows:
+            queue.put(flow, bytes(10_000))
+    assert 0.9 * datagram_stream.QUEUES < queued.held <= datagram_stream.QUEUES
+    queues[0].clear()
+    assert queued.held <= 0.6 * datagram_stream.QUEUES
+    for queue in queues:
+        queue.clear()
+    assert queued.held == 0
 
 
 def test_emptied_queue_takes_as_much_again() -> None:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from bridge.net.portions import PORTION
 from bridge.relay.reverse.framing import FramedTransport
+from sync.kube.portions import PORTION
 from tests.bridge.relay.reverse.test_datagram_stream import FakeTransport
 
 EOF, RESET = bytes(4), b"\xff\xff\xff\xff"
@@ -86,3 +86,16 @@ async def test_flood_of_small_frames_leaves_turns_to_other_work() -> None:
         await asyncio.sleep(0)
     assert len(pair.above.pieces) == 1000
     assert pair.above.ends == ["EOF", "lost"]
+
+
+async def test_nothing_is_written_between_the_loss_and_the_last_frame() -> None:
+    """The write once raised RuntimeError on uvloop."""
+    pair = Pair()
+    pair.framed.data_received(frame(b"x") * (2 * PORTION))
+    pair.below.aborted = True
+    pair.framed.connection_lost(None)
+    pair.framed.write(b"answer")
+    pair.framed.reset()
+    assert pair.below.written == []
+    await asyncio.sleep(0.1)
+    assert (len(pair.above.pieces), pair.above.ends) == (2 * PORTION, ["lost"])

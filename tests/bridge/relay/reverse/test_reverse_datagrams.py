@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
 from bridge.base.join_settings import RelaySettings
 from bridge.relay.reverse import agent_datagrams, home_pod_datagrams
-from tests.bridge.kubelet.fake_api_servers import wait_until
+from bridge.relay.reverse.datagram_stream import DatagramStream
+from tests.bridge.kubelet.fake_api_servers import UpgradeRequest, respond, wait_until
 from tests.bridge.relay.reverse.reverse_world import HERE, POD, SHOP, relayed
 from tests.bridge.relay.reverse.udp_world import (
     LONGEST,
@@ -210,3 +212,28 @@ async def test_same_number_is_not_shared_between_protocols() -> None:
         (port,) = await serve(back, pod.target)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(HERE, port)
+
+
+async def test_rejected_streams_leave_nothing_to_the_garbage_collector() -> None:
+    """A hostile remote once filled the memory with them until the collector took half a second."""
+    async with relayed() as back, udp_pod(echo) as pod:
+        accept, rejected = back.remote.handler, 0
+
+        async def handle(request: UpgradeRequest) -> None:
+            nonlocal rejected
+            if back.forwards:
+                rejected += 1
+                await respond(request, 500, b"{}")
+            else:
+                await accept(request)
+
+        back.remote.handler = handle
+        gc.collect()
+        gc.disable()
+        try:
+            await serve(back, pod.target)
+            await wait_until(lambda: rejected > 3)
+            streams = [found for found in gc.get_objects() if isinstance(found, DatagramStream)]
+        finally:
+            gc.enable()
+    assert streams == []
