@@ -209,7 +209,7 @@ def _requests(clients: Sequence[KubeClient]) -> Iterator[Metric]:
     )
     yield gauge(
         "bridge_api_requests_limit{side}",
-        "Limit of requests in flight; lower where the server pushes back.",
+        "Limit of requests in flight; lower while the server throttles.",
         {it.side: it.limiter.limit for it in clients},
     )
     yield gauge(

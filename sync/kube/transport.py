@@ -75,8 +75,6 @@ class ApiRequest:
     accept: str
     seconds: float
     """The timeout of one attempt."""
-    times_server: bool = True
-    """Whether the response time is the API server's own, so that the limiter learns from it."""
     limit: int = BODY_LIMIT
     """Bytes of the response, at most."""
     turn: LargeBodyTurn | None = None
@@ -292,7 +290,6 @@ class Transport:
             "*/*",
             timeout,
             # The response may come from behind the API server, such as from a kubelet.
-            times_server=False,
             limit=text_limit() if limit is None else limit,
             turn=turn,
         )
@@ -371,7 +368,7 @@ class Transport:
         try:
             async with asyncio.timeout(request.seconds) as timeout:
                 flow = await self.limiter.enter()
-                response, sent, took = None, clock.now(), None
+                response, sent = None, clock.now()
                 turn = request.turn or self.limits.turn()
                 try:
                     body: bytes | FencedBody | None = request.data
@@ -388,14 +385,11 @@ class Transport:
                         )
                         is_waiting = False
                         raw = await self._read(response, request, turn)
-                    # A large body may have waited for its turn.
-                    if request.times_server and not turn.is_held:
-                        took = clock.now() - sent
                 finally:
                     throttled = response is not None and is_throttled(
                         response.status, response.headers
                     )
-                    self.limiter.leave(flow, method, took, throttled=throttled)
+                    self.limiter.leave(flow, sent=sent, throttled=throttled)
                     if request.turn is None:
                         turn.release()
             code = code_label(response.status)
