@@ -97,7 +97,11 @@ def format_data(data: Any, output: Output, *, indent: int | None = None) -> str:
     if output is Output.YAML:
         import yaml  # noqa: PLC0415  # `bridge --help` loads this module
 
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        if all(map(str.isprintable, text.split("\n"))):
+            return text
+        # PyYAML escapes control characters itself, but neither U+0085 nor those that reorder text.
+        return yaml.safe_dump(data, sort_keys=False)
     return escape_json(json.dumps(data, indent=indent, ensure_ascii=False))
 
 
