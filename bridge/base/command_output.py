@@ -114,7 +114,8 @@ def format_document(data: Any, output: Output) -> str:
 def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as kubectl has them: headers in capitals, columns left-aligned and three blanks
     apart. A cell is one line: control characters are escaped."""
-    table = [[it.upper() for it in headers], *([escape_line(it) for it in row] for row in rows)]
+    lines = [list(map(str.upper, headers)), *rows]
+    table = [[escape_line(cell) for cell in line] for line in lines]
     widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
     return "\n".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -48,11 +48,11 @@ def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixtur
     assert len(shown.splitlines()) == 3
     print_result(data, Output.JSON, lambda: "")
     shown = capsys.readouterr().out
-    assert all(it.isprintable() for it in shown.split("\n"))
+    assert all(map(str.isprintable, shown.split("\n")))
     assert json.loads(shown) == data
     print_result(data, Output.YAML, lambda: "")
     shown = capsys.readouterr().out
-    assert all(it.isprintable() for it in shown.split("\n"))
+    assert all(map(str.isprintable, shown.split("\n")))
     assert yaml.safe_load(shown) == data
 
 

@@ -88,6 +88,14 @@ def test_several_nodes_are_a_table_and_trees_of_those_with_problems(screen: Scre
     assert ("━" in text) == screen.isatty()
 
 
+def test_name_of_a_resource_is_no_markup_and_no_escape_sequence(screen: Screen) -> None:
+    named = status(name="named")
+    named["resources"]["a.example/[red]gpu\x1b[2J"] = named["resources"]["cpu"]
+    text = shown.render([status(), named])
+    assert "[RED]GPU" in text
+    assert "\x1b[2J" not in text
+
+
 def test_no_color_is_honoured(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     text = shown.render([status()])
