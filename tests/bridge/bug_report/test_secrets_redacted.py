@@ -15,6 +15,7 @@ from bridge.base.command_error import PreflightError
 from bridge.bug_report import collector
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
+from bridge.node.node_object import ANNOTATION_KUBECONFIG
 from sync.kube.api_resources import NODES, PODS, Object
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
@@ -155,7 +156,30 @@ async def test_unreachable_home_still_produces_a_report(two: Clusters, tmp_path:
     collector.write_archive(path, found)
     files = contents(path)
     assert set(files) == {"CONTENTS.txt", "check.json", "problems.json", "versions.json"}
-    assert len(parsed(files, "problems.json")) == 1
+    [problem] = parsed(files, "problems.json")
+    assert problem.startswith("connection refused by <home-api-server>")
+    assert parsed(files, "versions.json")["home"]["problem"] == problem
+    assert "127.0.0.1" not in str(files)
+
+
+async def test_addresses_of_unreachable_remotes_are_not_included(
+    two: Clusters, tmp_path: Path
+) -> None:
+    """Neither that of the node's remote, nor that of another node's."""
+    async with running_join(two):
+        pass
+    path = two.settings.remote.path
+    assert path is not None
+    config, node = path.read_text(), two.home.get(NODES, NODE)
+    path.write_text(config.replace("127.0.0.1", "127.0.0.9"))
+    (tmp_path / "other.yaml").write_text(config.replace("127.0.0.1", "127.0.0.8"))
+    annotations = {ANNOTATION_KUBECONFIG: str(tmp_path / "other.yaml")}
+    other = {"name": "other", "labels": node["metadata"]["labels"], "annotations": annotations}
+    two.home.put({**node, "metadata": other})
+    files = await report(two, tmp_path / "report.tar.gz")
+    assert "refused by <remote-api-server>" in files["problems.json"]
+    assert "refused by <remote-api-server>" in files["versions.json"]
+    assert "127.0.0." not in str(files)
 
 
 async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: Path) -> None:
