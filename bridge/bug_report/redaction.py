@@ -35,6 +35,9 @@ WITHHELD = "<withheld>"
 MIN_SECRET_LENGTH = 6
 #: Words of at least this length are also redacted individually: a message may quote a part.
 MIN_WORD_LENGTH = 8
+#: The parts of a text such as ``KEY=VALUE``, JSON or a URL with a password, each of which a message
+#: may quote.
+_PARTS = re.compile(rf"[^\s\"'`,;:=&?@(){{}}<>|\[\]\\]{{{MIN_WORD_LENGTH},}}")
 #: With more learned values, free text is redacted as a whole.
 MAX_LEARNED = 20_000
 #: A service account's token: a message may quote one that has been replaced since.
@@ -103,7 +106,8 @@ class Redactor:
             for value in (obj.get(field) or {}).values():
                 self.learn(str(value))
                 if is_encoded:
-                    self.learn(_decoded(str(value)))
+                    for part in _with_parts(_decoded(str(value))):
+                        self.learn(part)
         for value in _private({"annotations": metadata(obj).get("annotations")}):
             self.learn(value)
 
@@ -243,16 +247,23 @@ def _decoded(text: str) -> str:
         return ""
 
 
+def _with_parts(text: str) -> Iterator[str]:
+    yield text
+    yield from _PARTS.findall(text)
+
+
 def _private(obj: Any) -> Iterator[str]:
-    """The user's values in a pod: ``value`` fields, commands, arguments, annotations."""
+    """The user's values in a pod: ``value`` fields, commands, arguments, annotations; of all but
+    annotations also the parts."""
     if isinstance(obj, dict):
         for key, value in obj.items():
             if key == "annotations" and isinstance(value, dict):
                 yield from (str(it) for name, it in value.items() if name not in _PUBLIC_KEYS)
             elif key in ("command", "args") and isinstance(value, list):
-                yield from map(str, value)
+                for argument in value:
+                    yield from _with_parts(str(argument))
             elif key == "value" and isinstance(value, str):
-                yield value
+                yield from _with_parts(value)
             else:
                 yield from _private(value)
     elif isinstance(obj, list):

@@ -202,6 +202,29 @@ def test_too_many_secrets_redact_all_free_text() -> None:
     assert redactor.redact(None) == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "USER=me\nPASSWORD=%s\n",
+        '{"auths":{"registry.example":{"username":"me","password":"%s"}}}',
+        "postgres://me:%s@db.example:5432/shop",
+        "Server=db;Password=%s;Port=1",
+    ],
+)
+def test_part_of_a_value_is_redacted(text: str) -> None:
+    value = text % PASSWORD
+    data = {"all": base64.b64encode(value.encode()).decode()}
+    environment = {"spec": {"containers": [{"env": [{"name": "A", "value": value}]}]}}
+    arguments = {"spec": {"containers": [{"args": [f"--config={value}"]}]}}
+    from_secret, *from_pods = Redactor(), Redactor(), Redactor()
+    from_secret.learn_data({"kind": "Secret", "data": data})
+    for redactor, pod in zip(from_pods, (environment, arguments), strict=True):
+        redactor.learn_pod(pod)
+    for redactor in (from_secret, *from_pods):
+        redactor.is_complete = True
+        assert redactor.redact(f"login: {PASSWORD}: denied") == f"login: {WITHHELD}: denied"
+
+
 def test_short_words_are_not_redacted() -> None:
     redactor = Redactor()
     redactor.is_complete = True
