@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from bridge.base.command_error import PreflightError
+from bridge.base.command_error import BridgeError
 from bridge.base.join_settings import JoinSettings, NetworkChoice
 from bridge.base.progress_lines import Waiting
 from bridge.checks import (
@@ -178,7 +178,7 @@ async def _run_one(context: CheckContext, implementation: Implementation) -> Seq
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return await implementation.run(context)
-    except PreflightError as problem:
+    except BridgeError as problem:
         return [error(check_id, scope, str(problem).removeprefix(f"{scope}: "))]
     except (KubeError, TimeoutError) as problem:
         return [_failed_request(check_id, problem, scope)]
