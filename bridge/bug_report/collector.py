@@ -209,9 +209,10 @@ async def _add_node(
     events = await _events(home, name, pods, found)
     found.add(f"{folder}/events.json", "Events of both", lambda: [*map(redactor.event, events)])
     await _add_metrics(home, name, folder, found)
-    there = await resolve_remote_kubeconfig(stack, home, known, settings.remote, warn=found.problem)
+    looking_up = resolve_remote_kubeconfig(stack, home, known, settings.remote, warn=found.problem)
+    there = await _part(found, f"home: the kubeconfig of the remote of {name}", looking_up)
     if there is None:
-        found.problem(f"remote of {name}: its kubeconfig is not on this machine")
+        found.problem(f"remote of {name}: its kubeconfig was not found")
         found.unlearned.append(f"copies and tokens in the remote of {name}")
         return
     its = await check_connectivity(stack, there.ref, "remote", named=there.description)
@@ -220,7 +221,11 @@ async def _add_node(
         _add_errors(its, found)
         found.unlearned.append(f"copies and tokens in the remote of {name}")
         return
-    scope = await read_scope(its.client, join_record.remote_namespaces(known))
+    reading = read_scope(its.client, join_record.remote_namespaces(known))
+    scope = await _part(found, "remote: permissions", reading)
+    if scope is None:
+        found.unlearned.append(f"copies and tokens in the remote of {name}")
+        return
     await _add_remote(home, its.client, scope, folder, found)
 
 

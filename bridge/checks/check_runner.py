@@ -135,13 +135,18 @@ async def _check_node(
     node: Object,
 ) -> list[Finding]:
     name, ignored = name_of(node), list[str]()
-    source = await resolve_remote_kubeconfig(
-        stack, home_client, node, settings.remote, warn=ignored.append
-    )
+    remote, source = ClusterConnectivity("remote"), None
+    reason = "this machine does not have the remote's kubeconfig that the node recorded"
+    missing = not_checked("BRG102", "remote", reason, "name it with --kubeconfig")
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            source = await resolve_remote_kubeconfig(
+                stack, home_client, node, settings.remote, warn=ignored.append
+            )
+    except (KubeError, TimeoutError) as problem:
+        missing = _failed_request("BRG102", problem, "home")
     if source is None:
-        remote = ClusterConnectivity("remote")
-        reason = "this machine does not have the remote's kubeconfig that the node recorded"
-        remote.findings.append(not_checked("BRG102", "remote", reason, "name it with --kubeconfig"))
+        remote.findings.append(missing)
     else:
         remote = await check_connectivity(stack, source.ref, "remote", named=source.description)
     join_settings = join_record.read_settings(

@@ -15,6 +15,7 @@ from bridge.base.command_error import PreflightError
 from bridge.bug_report import collector
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
+from bridge.node.join_record import ANNOTATION_OPTIONS
 from bridge.node.node_object import ANNOTATION_KUBECONFIG
 from sync.kube.api_resources import NODES, PODS, Object
 from tests.bridge.running_join import running_join
@@ -193,6 +194,32 @@ async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: 
         collector.write_archive(tmp_path / "no" / "report.tar.gz", found)
 
 
+@pytest.mark.parametrize(
+    ("side", "method", "path"),
+    [
+        ("home", "GET", "*/clusterrolebindings"),
+        ("home", "POST", "*/selfsubjectaccessreviews"),
+        ("remote", "POST", "*/selfsubjectaccessreviews"),
+    ],
+)
+async def test_request_that_fails_hides_no_other_part(
+    two: Clusters, tmp_path: Path, side: str, method: str, path: str
+) -> None:
+    async with running_join(two):
+        pass
+    if side == "home":
+        annotations = {ANNOTATION_KUBECONFIG: "/gone"}
+    else:
+        annotations = {ANNOTATION_OPTIONS: json.dumps({"remoteNamespaces": ["a"]})}
+    two.home.update(NODES, NODE, {"metadata": {"annotations": annotations}})
+    api = two.home if side == "home" else two.remote
+    api.fail(Fault(method, path, code=500, times=None))
+    files = await report(two, tmp_path / "report.tar.gz")
+    assert f"nodes/{NODE}/pods.json" in files
+    assert ": 500: " in files["problems.json"]
+    assert "texts of the clusters are withheld" in files["problems.json"]
+
+
 def test_too_many_secrets_redact_all_free_text() -> None:
     redactor = Redactor()
     redactor.is_complete = True
@@ -214,8 +241,8 @@ def test_too_many_secrets_redact_all_free_text() -> None:
 def test_part_of_a_value_is_redacted(text: str) -> None:
     value = text % PASSWORD
     data = {"all": base64.b64encode(value.encode()).decode()}
-    environment = {"spec": {"containers": [{"env": [{"name": "A", "value": value}]}]}}
-    arguments = {"spec": {"containers": [{"args": [f"--config={value}"]}]}}
+    environment: Object = {"spec": {"containers": [{"env": [{"name": "A", "value": value}]}]}}
+    arguments: Object = {"spec": {"containers": [{"args": [f"--config={value}"]}]}}
     from_secret, *from_pods = Redactor(), Redactor(), Redactor()
     from_secret.learn_data({"kind": "Secret", "data": data})
     for redactor, pod in zip(from_pods, (environment, arguments), strict=True):

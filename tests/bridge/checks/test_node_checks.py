@@ -180,6 +180,14 @@ async def test_node_without_serving_bridge(two: Clusters) -> None:
     assert found.errors == ["BRG302", "BRG303", "BRG305", "BRG401"]
 
 
+async def test_failed_search_for_the_kubeconfig_hides_no_other_finding(two: Clusters) -> None:
+    put_node(two, path="/gone")
+    two.home.fail(Fault("GET", "*/clusterrolebindings", code=500, times=None))
+    found = await health(two)
+    assert any(each.found.startswith("not checked: ") for each in findings_of(found, "BRG102"))
+    assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
+
+
 async def test_malformed_certificate_hides_no_other_finding(two: Clusters) -> None:
     """Whoever answers at the node's address chose it."""
     put_node(two)
