@@ -135,7 +135,7 @@ def _wide_row(status: Object) -> list[str]:
         _volumes_cell(status.get("volumes")),
         versions.get("bridge") or "?",
         versions.get("kubelet") or "?",
-        ((bridge.get("clusters") or {}).get("remote") or {}).get("server") or "?",
+        str(((bridge.get("clusters") or {}).get("remote") or {}).get("server") or "?"),
     ]
 
 
