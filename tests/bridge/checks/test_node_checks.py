@@ -189,7 +189,7 @@ async def test_failed_search_for_the_kubeconfig_hides_no_other_finding(two: Clus
 
 
 async def test_malformed_certificate_hides_no_other_finding(two: Clusters) -> None:
-    """Whoever answers at the node's address chose it."""
+    """The server at the node's address chose it."""
     put_node(two)
     pair = x509_builder.self_signed("n", ["malformed.example"])
     der = ssl.PEM_cert_to_DER_cert(pair.certificate.decode())
