@@ -252,6 +252,16 @@ def test_part_of_a_value_is_redacted(text: str) -> None:
         assert redactor.redact(f"login: {PASSWORD}: denied") == f"login: {WITHHELD}: denied"
 
 
+@pytest.mark.parametrize("length", [len("denied: ") + 8, 100, 600, 100_000])
+def test_value_that_the_end_of_a_message_cuts_is_redacted(length: int) -> None:
+    """Errors, conditions and Events have a longest message, and so has a report."""
+    value = base64.b64encode(bytes(range(256)) * 200).decode()
+    redactor = Redactor()
+    redactor.is_complete = True
+    redactor.learn_data({"kind": "Secret", "data": {"tls.key": value}})
+    assert redactor.redact(f"denied: {value}"[:length]) == f"denied: {WITHHELD}"
+
+
 def test_short_words_are_not_redacted() -> None:
     redactor = Redactor()
     redactor.is_complete = True
