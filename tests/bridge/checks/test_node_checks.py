@@ -188,6 +188,34 @@ async def test_failed_search_for_the_kubeconfig_hides_no_other_finding(two: Clus
     assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "answer"),
+    [
+        ("GET", "*/validatingadmissionpolicybindings", {"items": [{"spec": [1]}]}),
+        ("GET", "*/validatingadmissionpolicybindings", {"items": [{"spec": {"policyName": [1]}}]}),
+        (
+            "GET",
+            "*/validatingadmissionpolicybindings",
+            {"items": [{"spec": {"validationActions": 1}}]},
+        ),
+        ("GET", "*/validatingadmissionpolicies", {"items": [{"spec": [1], "status": [1]}]}),
+        ("POST", "*/selfsubjectaccessreviews", {"status": [1]}),
+        ("POST", "*/selfsubjectaccessreviews", {"status": {"allowed": [1]}}),
+    ],
+)
+async def test_malformed_answer_of_the_remote_hides_no_other_finding(
+    two: Clusters, method: str, path: str, answer: Object
+) -> None:
+    put_node(two)
+    for item in answer.get("items", ()):
+        item["metadata"] = {"name": "a"}
+    raw = json.dumps({"metadata": {}, **answer}).encode()
+    two.remote.fail(Fault(method, path, raw=raw, times=None))
+    found = await health(two)
+    assert findings_of(found, "BRG205")
+    assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
+
+
 async def test_malformed_certificate_hides_no_other_finding(two: Clusters) -> None:
     """The server at the node's address chose it."""
     put_node(two)
