@@ -86,6 +86,14 @@ def _is_too_large(raw: bytes) -> bool:
     return len(raw) + decoded_size(_STRING.sub(b"", unescaped)) > DECODED_LIMIT
 
 
+async def next_part(content: aiohttp.StreamReader | Http2Response) -> bytes:
+    """The next bytes of a body; b"" at its end. Raises the errors of aiohttp, and OSError."""
+    try:
+        return await content.readany()
+    except RuntimeError:  # of aiohttp: a malformed body broke the connection while nothing read it
+        raise aiohttp.ClientPayloadError from None
+
+
 class LargeBodyTurn:
     """The permission for one body at a time to grow beyond `SMALL_BODY`."""
 
@@ -146,7 +154,7 @@ class ResponseLimits:
         parts: list[bytes] = []
         size = 0
         try:
-            while part := await content.readany():
+            while part := await next_part(content):
                 parts.append(part)
                 size += len(part)
                 if size > SMALL_BODY:

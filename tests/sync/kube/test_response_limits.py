@@ -61,6 +61,26 @@ async def test_gzip_bomb_is_not_decompressed(api: FakeApi) -> None:
         assert client.limits.rejected["body"] == 1
 
 
+async def test_body_that_breaks_while_it_waits_for_its_turn_is_a_broken_connection(
+    api: FakeApi,
+) -> None:
+    """aiohttp ends a malformed body with a RuntimeError if nothing reads it at that moment."""
+    size = response_limits.SMALL_BODY + 1
+    body = once(b"%x\r\n%s\r\nno size\r\n" % (size, b"x" * size))
+    server = HostileServer(head("Transfer-Encoding: chunked"), body)
+    async with hostile_client(server, api) as client:
+        held = [client.limits.turn() for _ in range(response_limits.large_bodies())]
+        for turn in held:
+            await turn.take()
+        large = client.limits.turn()
+        reading = asyncio.create_task(client.read("/metrics", timeout=20, turn=large))
+        await asyncio.sleep(1)
+        for turn in held:
+            turn.release()
+        with pytest.raises(Unreachable, match="the connection broke"):
+            await reading
+
+
 @pytest.mark.parametrize("path", ["request", "read", "stream"])
 async def test_endless_body_ends_at_the_limit(api: FakeApi, path: str) -> None:
     status = b"HTTP/1.1 500 No\r\n\r\n"
