@@ -33,6 +33,8 @@ BODY_LIMIT = 10 * 2**20
 TEXT_LIMIT = 2**25
 #: Bytes of a body that is read without a turn: a pod has about 2**13.
 SMALL_BODY = 2**16
+#: Bytes of a body that are read before other tasks get a turn: some milliseconds if compressed.
+STEP_SIZE = 2**20
 #: Bytes of a v1.Status, which has some hundred, or of a version.
 SHORT_LIMIT = SMALL_BODY
 #: Larger bodies that are in memory at once; decoding is serial anyway. A process with less than
@@ -152,13 +154,17 @@ class ResponseLimits:
         exceed `SMALL_BODY` with a ``turn`` only."""
         content = response.content
         parts: list[bytes] = []
-        size = 0
+        size = yielded = 0
         try:
             while part := await next_part(content):
                 parts.append(part)
                 size += len(part)
                 if size > SMALL_BODY:
                     await self._grow(size, limit, turn, what)
+                if size - yielded >= STEP_SIZE:
+                    # aiohttp decompresses what it has received without waiting.
+                    yielded = size
+                    await asyncio.sleep(0)
         except BaseException:
             response.close()
             raise

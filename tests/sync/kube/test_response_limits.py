@@ -21,6 +21,7 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.credentials import credentials_for
 from tests.fakeapi.hostile_server import HostileServer, endless, gzip_bomb, head, once
 from tests.objects import config_map
+from tests.sync.loop_steps import LoopSteps
 
 MIB = 2**20
 #: A body, its copies while it is joined, and what aiohttp buffers.
@@ -59,6 +60,17 @@ async def test_gzip_bomb_is_not_decompressed(api: FakeApi) -> None:
         ):
             await client.list(NODES, page_size=1)
         assert client.limits.rejected["body"] == 1
+
+
+async def test_gzip_bomb_is_read_in_turns_of_the_event_loop(api: FakeApi) -> None:
+    """It once kept the loop from others for 130 ms."""
+    bomb = gzip_bomb(64 * MIB)
+    server = HostileServer(head("Content-Encoding: gzip"), once(bomb))
+    steps = LoopSteps()
+    async with hostile_client(server, api) as client:
+        with steps.measured(), pytest.raises(ResponseTooLarge):
+            await client.read("/metrics", timeout=20, limit=32 * MIB, turn=client.limits.turn())
+    assert steps.longest < 0.04, steps.what
 
 
 async def test_body_that_breaks_while_it_waits_for_its_turn_is_a_broken_connection(
