@@ -29,7 +29,7 @@ _TCP_INFO_SIZE = 104
 _RETRIES = struct.Struct("=2x2B")
 _UNACKED = struct.Struct("=24xI")
 _LAST_RECEIVED = struct.Struct("=56xI")
-#: What calls on a closed socket raise: its descriptor is -1, which uvloop reports as a ValueError.
+#: The errors of calls on a closed socket: its descriptor is -1, for which uvloop raises ValueError.
 _CLOSED = (OSError, ValueError)
 
 

@@ -117,8 +117,8 @@ class CopyController:
         self._populated: set[HomeNamespace] = set()
         # The version of the original of the last write of a copy.
         self._repeated: RepeatedWrites[CopyKey] = RepeatedWrites()
-        # What the remote has not kept of a copy: the version of the original, and the digest of
-        # the patch that would be sent again.
+        # The last write of a copy that the remote has not kept as a whole: the version of the
+        # original, and the digest of the patch that would be sent again.
         self._not_kept: FairCache[CopyKey, tuple[tuple[str, str], str]] = FairCache()
         # Copies in whose place is what the remote publishes.
         self._published: set[CopyKey] = set()

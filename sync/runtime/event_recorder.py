@@ -2,7 +2,7 @@
 
 - Events of one namespace are written one after the other, in the order in which they were
   recorded; those of up to `WRITERS` namespaces at the same time. Namespaces take turns. So a
-  webhook that hangs for the Events of one namespace does not delay those of others.
+  webhook that hangs for the Events of one namespace delays no other namespace.
 - An Event that cannot be written, or not in `WRITE_SECONDS`, is logged and dropped.
 - At most `BACKLOG` Events wait. Further Events are dropped: a namespace with many waiting Events
   leaves places to the others (`FairQueue`).

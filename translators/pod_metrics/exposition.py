@@ -60,7 +60,7 @@ _NUMBER = re.compile(
 _TAIL = re.compile(r"[ \t]*([^ \t]+)(?:[ \t]+([0-9]{1,18}))?[ \t]*")
 #: The labels of which parsers expect numbers.
 _NUMERIC_LABELS = ("le", "quantile")
-#: What the name or the labels of samples contain that count, in a histogram.
+#: The parts of a name or label set that make a sample a count of a histogram.
 _COUNTS = re.compile(r"_(?:bucket|count)\Z|(?:\A|[, \t])le[ \t]*=")
 # Found one after the other: a text of short lines needs a multiple of its memory as a list.
 _LINE = re.compile(r"[^\n]+")
