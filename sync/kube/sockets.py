@@ -29,6 +29,8 @@ _TCP_INFO_SIZE = 104
 _RETRIES = struct.Struct("=2x2B")
 _UNACKED = struct.Struct("=24xI")
 _LAST_RECEIVED = struct.Struct("=56xI")
+#: The errors of calls on a closed socket: its descriptor is -1, for which uvloop raises ValueError.
+_CLOSED = (OSError, ValueError)
 
 
 class PeerState(Enum):
@@ -85,7 +87,7 @@ def _set_tcp_options(sock: socket.socket, options: tuple[tuple[str, int], ...]) 
 
 def peer_state(sock: socket.socket | None) -> PeerState:
     """The state of the peer; ACKNOWLEDGED on systems without TCP_INFO, and without a connection."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_CLOSED):
         if sock is not None and hasattr(socket, "TCP_INFO"):
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
             return read_tcp_info(info)
@@ -94,7 +96,7 @@ def peer_state(sock: socket.socket | None) -> PeerState:
 
 def has_unacknowledged_bytes(sock: socket.socket | None) -> bool:
     """Whether the kernel holds bytes that the peer has not acknowledged, as far as it knows."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_CLOSED):
         if sock is not None:
             held = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))  # SIOCOUTQ of Linux
             return any(held)

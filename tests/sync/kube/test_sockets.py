@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
 
-from sync.kube.sockets import PeerState, read_tcp_info
+from bridge.base.event_loop import CancelSafeLoop
+from sync.kube.sockets import PeerState, has_unacknowledged_bytes, peer_state, read_tcp_info
 
 WAITED = 20_000
 
@@ -41,3 +43,22 @@ def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: i
 )
 def test_peer_state_by_tcp_info(info: bytes, peer: PeerState) -> None:
     assert read_tcp_info(info) is peer
+
+
+def test_closed_socket_has_no_state() -> None:
+    """The socket of a transport that uvloop has closed has no descriptor."""
+
+    async def closed() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        async with server:
+            address = server.sockets[0].getsockname()
+            transport, _ = await loop.create_connection(asyncio.Protocol, *address)
+            sock = transport.get_extra_info("socket")
+            transport.abort()
+            await asyncio.sleep(0.01)
+            assert peer_state(sock) is PeerState.ACKNOWLEDGED
+            assert not has_unacknowledged_bytes(sock)
+
+    with asyncio.Runner(loop_factory=CancelSafeLoop) as runner:
+        runner.run(closed())
