@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 
 import pytest
 
-from sync.kube.sockets import PeerState, read_tcp_info
+from sync.kube.sockets import PeerState, read_tcp_info, resize_receive_buffer
 
 WAITED = 20_000
+#: linux/socket.h: which buffers have a size that was set; that of received bytes.
+SO_BUF_LOCK, LOCKED = 72, 2
 
 
 def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: int = 0) -> bytes:
@@ -41,3 +44,18 @@ def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: i
 )
 def test_peer_state_by_tcp_info(info: bytes, peer: PeerState) -> None:
     assert read_tcp_info(info) is peer
+
+
+def test_receive_buffer_larger_than_permitted_is_left_to_the_kernel() -> None:
+    """It begins with what is permitted, and grows as of a socket that was never limited."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        server.accept()[0],
+    ):
+        assert resize_receive_buffer(near, 2**16)
+        assert near.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == LOCKED
+        assert not resize_receive_buffer(near, 2**31 - 1)
+        assert near.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == 0
+        assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 2**16
+        assert resize_receive_buffer(near, 2**16 + 1)
