@@ -281,14 +281,16 @@ class TunnelEnd(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if (sock := transport.get_extra_info("socket")) is not None:
-            self._buffer = ReceiveBuffer(sock, self._tunnel.unsent)
         self._transport.set_write_buffer_limits(0)  # `pause_writing` for the first unsent byte
         read_size = self._tunnel.unsent.window
         if isinstance(transport, LayeredTransport):
+            sock = transport.receiving_socket
             transport.set_read_size(read_size)
         else:
+            sock = self._transport.get_extra_info("socket")
             self._transport.set_protocol(SocketReader(self, read_size=read_size))
+        if sock is not None:
+            self._buffer = ReceiveBuffer(sock, self._tunnel.unsent)
         if self._closing:  # the other end was lost before
             self.abort()
 
