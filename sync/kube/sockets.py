@@ -105,9 +105,9 @@ def resize_receive_buffer(sock: socket.socket, size: int) -> bool:
     """Limits the received bytes that the kernel holds until they are read; those it has already
     stay. Returns False if the limit is the system's instead.
 
-    That is so if ``net.core.rmem_max`` is less (before Linux 6.17: 416 KiB). Then the kernel
-    chooses the size, up to the last number of ``net.ipv4.tcp_rmem`` (6 MiB there). The socket is
-    connected: earlier, the size would limit the scale of its window for good.
+    That is so if half the size is more than ``net.core.rmem_max`` (208 KiB in older kernels). Then
+    the kernel chooses the size, up to the last number of ``net.ipv4.tcp_rmem`` (6 MiB there). The
+    socket is connected: earlier, the size would limit the scale of its window for good.
     """
     with contextlib.suppress(*_CLOSED):
         half = size // 2  # The kernel doubles it.
