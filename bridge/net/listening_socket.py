@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from sync.kube.nested_transport import Buffer
 from sync.kube.socket_reader import SocketReader
-from sync.kube.sockets import enable_keepalive
+from sync.kube.sockets import enable_keepalive, limit_unsent
 
 #: Connections that the kernel queues until they are accepted.
 BACKLOG = 1024
@@ -20,7 +20,7 @@ _IPV6_FREEBIND = 78
 
 
 def listening_socket(host: str, port: int, *, free_bind: bool = False) -> socket.socket:
-    """Listens on a TCP port, with keepalive for all accepted connections.
+    """Listens on a TCP port; accepted connections have keepalive and a limit of unsent bytes.
 
     ``host`` is an IP address. "::" and "" are all addresses of both families if the system has
     both; without IPv6, "" is all of IPv4. Raises OSError.
@@ -33,6 +33,7 @@ def listening_socket(host: str, port: int, *, free_bind: bool = False) -> socket
         sock.bind((host, port))
         sock.listen(BACKLOG)
         enable_keepalive(sock)
+        limit_unsent(sock)
         sock.setblocking(False)
     except BaseException:
         sock.close()

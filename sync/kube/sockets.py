@@ -1,8 +1,12 @@
-"""Sockets to an API server with TCP keepalive, and the state of the peer by TCP_INFO.
+"""Sockets with TCP keepalive and bounded buffers, and the state of the peer by TCP_INFO.
 
 TCP detects a dead peer in about 20 s, so that an idle watch needs no requests and still ends soon
 after the network is cut: the virtual node's Lease lasts 40 s, and the bridge waits 15 s before it
 reports an outage.
+
+The kernel lets the buffers of a connection grow to megabytes each, also if its peer does not read,
+and counts them as memory of the process's cgroup. `limit_unsent` bounds what is sent, and
+`resize_receive_buffer` what is received.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import contextlib
 import fcntl
 import socket
 import struct
+import sys
 import termios
 from enum import Enum
 from typing import Any
@@ -23,6 +28,12 @@ USER_TIMEOUT_MILLISECONDS = 20_000
 _FAST_KEEPALIVE = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 #: Seconds until fast keepalive detects a dead peer.
 FAST_KEEPALIVE_SECONDS = 6.0
+#: Bytes that the kernel takes beyond those in flight: one read of `sync.kube.socket_reader`.
+UNSENT_IN_KERNEL = 64 * 1024
+#: linux/tcp.h: TCP_NOTSENT_LOWAT; asm-generic/socket.h: SO_BUF_LOCK, since Linux 5.14.
+_TCP_NOTSENT_LOWAT, _SO_BUF_LOCK = 25, 72
+#: As large as TCP_WINDOW_CLAMP may be: only the buffer bounds the window.
+_NO_WINDOW_CLAMP = 2**30
 #: Linux' ``struct tcp_info`` (linux/tcp.h): its size; retransmits and zero-window probes (two
 #: bytes); unacknowledged segments; milliseconds since the peer's last segment.
 _TCP_INFO_SIZE = 104
@@ -61,6 +72,7 @@ def tunnel_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, proto = address[0], address[1], address[2]
     sock = socket.socket(family=family, type=kind, proto=proto)
     enable_keepalive(sock)
+    limit_unsent(sock)
     return sock
 
 
@@ -77,6 +89,43 @@ def use_fast_keepalive(sock: socket.socket) -> None:
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         milliseconds = int(FAST_KEEPALIVE_SECONDS * 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def limit_unsent(sock: socket.socket) -> None:
+    """Limits what the kernel holds for a peer that does not read to `UNSENT_IN_KERNEL` and one
+    segment more; on a listening socket, for all connections accepted from it.
+
+    The congestion window still grows, so that a path with a long round trip is as fast as before.
+    """
+    if sys.platform == "linux":
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL)
+
+
+def resize_receive_buffer(sock: socket.socket, size: int) -> bool:
+    """Limits the received bytes that the kernel holds until they are read; those it has already
+    stay. Returns False if the limit is the system's instead.
+
+    That is so if half the size is more than ``net.core.rmem_max`` (208 KiB in older kernels). Then
+    the kernel chooses the size, up to the last number of ``net.ipv4.tcp_rmem`` (6 MiB there). The
+    socket is connected: earlier, the size would limit the scale of its window for good.
+    """
+    with contextlib.suppress(*_CLOSED):
+        half = size // 2  # The kernel doubles it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, half)
+        if sys.platform == "linux":
+            # The kernel does not move the clamp for a size that is set.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _NO_WINDOW_CLAMP)
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 2 * half:
+                sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
+                return False
+    return True
+
+
+def has_unread_bytes(sock: socket.socket) -> bool:
+    """Whether the kernel holds received bytes that the program has not read."""
+    with contextlib.suppress(*_CLOSED):
+        return any(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
+    return False
 
 
 def _set_tcp_options(sock: socket.socket, options: tuple[tuple[str, int], ...]) -> None:

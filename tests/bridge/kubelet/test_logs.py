@@ -7,6 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
+from bridge.net.unsent_budget import MAX_BUFFER, MIN_BUFFER
 from sync.kube.socket_reader import READ_SIZE
 from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import UpgradeRequest, respond, wait_until
@@ -109,10 +110,13 @@ async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> Non
             await asyncio.sleep(0.3)
         assert sent < 40_000_000, "the bridge buffers all data of the remote"
         assert harness.held <= 2 * READ_SIZE + 256 * 1024
+        buffers = harness.server.streams.unsent.receive_buffers
+        assert 0 < buffers.held <= MAX_BUFFER - MIN_BUFFER, "the kernel has all the more"
         received = 0
         async for data in response.content.iter_any():
             received += len(data)
     assert received == 60_000_000
+    await wait_until(lambda: buffers.held == 0)
 
 
 async def test_interrupted_log_does_not_end_normally(harness: KubeletHarness) -> None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 
 import pytest
 
 from bridge.base.event_loop import CancelSafeLoop
-from sync.kube.sockets import PeerState, has_unacknowledged_bytes, peer_state, read_tcp_info
+from sync.kube.sockets import (
+    PeerState,
+    has_unacknowledged_bytes,
+    peer_state,
+    read_tcp_info,
+    resize_receive_buffer,
+)
 
 WAITED = 20_000
+#: linux/socket.h: which buffers have a size that was set; that of received bytes.
+SO_BUF_LOCK, LOCKED = 72, 2
 
 
 def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: int = 0) -> bytes:
@@ -62,3 +71,18 @@ def test_closed_socket_has_no_state() -> None:
 
     with asyncio.Runner(loop_factory=CancelSafeLoop) as runner:
         runner.run(closed())
+
+
+def test_receive_buffer_larger_than_permitted_is_left_to_the_kernel() -> None:
+    """It begins with what is permitted, and grows as of a socket that was never limited."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        server.accept()[0],
+    ):
+        assert resize_receive_buffer(near, 2**16)
+        assert near.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == LOCKED
+        assert not resize_receive_buffer(near, 2**31 - 1)
+        assert near.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == 0
+        assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 2**16
+        assert resize_receive_buffer(near, 2**16 + 1)
