@@ -17,8 +17,8 @@ itself.
 - A copy that another client of the remote sets back is written again at growing intervals
   (`sync.base.repeated_writes`); pods that refer to it wait, since they would run with the
   configuration of another owner.
-- A Service or EndpointSlice of which the remote's API server or admission does not keep a field is
-  left as it is, with one Event on the home object, until that changes.
+- A Service or EndpointSlice of which the remote's API server or admission does not keep a field, or
+  adds to it, is left as it is until the original changes. An Event names fields that are missing.
 - Clusters publish some ConfigMaps in every namespace (`PUBLISHED`). The remote's own is left to it,
   and takes the place of a copy.
 - An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`. A pod may
@@ -81,7 +81,7 @@ from translators.ownership_labels import (
     origin_of,
 )
 from translators.pods import service_accounts
-from translators.pods.fields_dropped_by_remote import MESSAGE
+from translators.pods.fields_dropped_by_remote import MESSAGE, pruned_fields
 from translators.pods.references import PUBLISHED, Reference, references
 
 log = logging.getLogger(__name__)
@@ -361,8 +361,11 @@ class CopyController:
         if not patch:
             return
         self._not_kept.put(key.namespace, key, (_version(home), digest(patch)))
-        if before is None or before[1] != digest(patch):
-            self._events.warn(home, "FieldDropped", f"remote: {_fields(patch)}: {MESSAGE}")
+        # Defaults that the remote adds make a difference, too.
+        pruned = pruned_fields(self._desired(key, home), copy)
+        if pruned and (before is None or before[1] != digest(patch)):
+            fields = ", ".join(field.location for field in pruned)
+            self._events.warn(home, "FieldDropped", f"remote: {fields}: {MESSAGE}")
 
     async def _disown(self, key: CopyKey, copy: Object) -> None:
         """Leaves a copy to the remote, whose own controller writes it."""
@@ -545,15 +548,6 @@ def _is_published(key: CopyKey) -> bool:
 
 def _version(home: Object) -> tuple[str, str]:
     return uid_of(home), version_of(home)
-
-
-def _fields(patch: Object) -> str:
-    """The fields in a patch of a Service or EndpointSlice."""
-    return ", ".join(
-        f"{part}.{name}"
-        for part, value in patch.items()
-        for name in (value if isinstance(value, dict) else ("*",))
-    )
 
 
 def _overwritten(key: CopyKey, copy: Object) -> ReconcileBlocked:

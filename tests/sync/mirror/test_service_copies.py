@@ -113,6 +113,17 @@ async def test_field_that_the_remote_does_not_keep_is_reported_and_not_sent_agai
     assert (there(harness) or {})["spec"]["trafficDistribution"] == "PreferClose"
 
 
+async def test_default_that_the_remote_adds_is_no_dropped_field(harness: EngineHarness) -> None:
+    await with_pod(harness)
+    harness.home.put(service())
+    await harness.settle()
+    harness.home.update(SERVICES, "web", {"spec": {"ports": [{"port": 81}]}}, "default")
+    await harness.settle()
+    (port,) = (there(harness) or {})["spec"]["ports"]
+    assert port == {"port": 81, "protocol": "TCP", "targetPort": 81}
+    assert harness.home.objects(EVENTS) == []
+
+
 async def test_a_service_follows_its_changes_deletion_and_return(harness: EngineHarness) -> None:
     await with_pod(harness)
     harness.home.put(service())
