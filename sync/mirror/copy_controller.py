@@ -349,7 +349,7 @@ class CopyController:
 
     def _stored(self, key: CopyKey, home: Object, copy: Object) -> None:
         """Takes the response to a write of the copy."""
-        if not _is_reference(key):  # a pod must not read other content than home's
+        if not _is_reference(key):  # a pod must read the content of the home cluster
             self._check_kept(key, home, copy)
         self._copies[key.resource].observe_write(copy)
         self._written(key)

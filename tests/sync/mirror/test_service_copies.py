@@ -95,7 +95,7 @@ async def test_field_that_the_remote_does_not_keep_is_reported_and_not_sent_agai
         harness.remote.update(SERVICES, "web", {"status": status}, REMOTE_NAMESPACE)
         await asyncio.sleep(10)
     assert not harness.remote.writes("*/services*")
-    # Another client's change is repaired, and one of home's is sent.
+    # A change by another client is repaired, and one of the home cluster is sent.
     harness.remote.update(SERVICES, "web", {"spec": {"selector": {"app": "x"}}}, REMOTE_NAMESPACE)
     await harness.settle()
     assert (there(harness) or {})["spec"]["selector"] == {"app": "web"}

@@ -388,7 +388,8 @@ async def test_agent_that_another_client_deletes_is_created_at_growing_intervals
 
     async with background_task(delete_all(), name="delete"):
         await asyncio.sleep(60)
-    created = [it for it in there.harness.writes() if it.startswith("remote POST") and "pods" in it]
+    writes = there.harness.writes()
+    created = [line for line in writes if line.startswith("remote POST") and "pods" in line]
     assert 4 <= len(created) <= 20, "the first waits are shortened"
     await there.harness.remote.until(there.relays)
     (pod,) = there.relays()
