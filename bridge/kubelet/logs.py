@@ -28,6 +28,7 @@ from bridge.net.unsent_budget import UnsentShare
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import PODS
 from sync.kube.nested_transport import reset_connection
+from sync.kube.sockets import leave_receive_buffer_to_kernel
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,10 @@ async def _receive_buffer(
     if transport is None:  # The whole response has arrived.
         yield lambda _: None
         return
-    buffer = ReceiveBuffer(transport.get_extra_info("socket"), share)
+    sock = transport.get_extra_info("socket")
+    buffer = ReceiveBuffer(sock, share)
     try:
         yield buffer.received
     finally:
         buffer.release()
+        leave_receive_buffer_to_kernel(sock)  # a watch may use the connection next

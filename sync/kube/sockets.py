@@ -116,9 +116,16 @@ def resize_receive_buffer(sock: socket.socket, size: int) -> bool:
             # The kernel does not move the clamp for a size that is set.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _NO_WINDOW_CLAMP)
             if sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 2 * half:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
-                return False
+                return not leave_receive_buffer_to_kernel(sock)
     return True
+
+
+def leave_receive_buffer_to_kernel(sock: socket.socket) -> bool:
+    """Ends a limit of `resize_receive_buffer`; returns whether the system can, as Linux 5.14."""
+    with contextlib.suppress(*_CLOSED):
+        sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
+        return sys.platform == "linux"
+    return False
 
 
 def has_unread_bytes(sock: socket.socket) -> bool:
