@@ -7,9 +7,7 @@ import base64
 import json
 import os
 import ssl
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 import urllib3
@@ -17,41 +15,16 @@ import yaml
 
 from e2e import service_accounts
 from e2e.bench.pods import process_usage
-from e2e.bridge_process import Bridge
-from e2e.clusters.cgroups import hierarchies
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import create_namespace, get, wait_for
+from e2e.limited_memory import limited_memory
 from e2e.workload_manifests import pod, shell
 
 COUNT = 300
 MIB = 2**20
-#: Bytes that an installation's pod may use.
-LIMIT = 1024 * MIB
 #: MB that the bridge may need: a quarter of its limit, which is less than the pod refers to.
 MAX_MB = 256
-
-
-@contextmanager
-def _limited(bridge: Bridge, name: str) -> Iterator[None]:
-    """The bridge runs in a cgroup with the limit."""
-    trees = hierarchies()
-    tree = next((tree for tree in trees if "memory" in tree.options), None)
-    if tree is None:
-        tree = next(tree for tree in trees if tree.unified)
-        (tree.path / "cgroup.subtree_control").write_text("+memory")
-    group = tree.path / name
-    group.mkdir()
-    (group / ("memory.max" if tree.unified else "memory.limit_in_bytes")).write_text(f"{LIMIT}")
-    bridge.stop()
-    bridge.through = ("sh", "-c", 'echo $$ >"$0" && exec "$@"', group / "cgroup.procs")
-    bridge.start()
-    try:
-        yield
-    finally:
-        bridge.stop()
-        bridge.through = ()
-        group.rmdir()
 
 
 def _create_config_maps(cluster: Cluster, namespace: str) -> None:
@@ -92,9 +65,7 @@ def test_one_namespace_refers_to_300_mib_and_others_are_served(bridged: Bridged)
     create_namespace(bridged.home, tenant)
     service_accounts.bind(bridged.home, bridged.node, tenant)
     try:
-        with _limited(bridged.bridge, tenant):
-            assert bridged.bridge.process is not None
-            pid = bridged.bridge.process.pid
+        with limited_memory(bridged.bridge, tenant) as limited:
             _create_config_maps(bridged.home, tenant)
             sources = [{"configMap": {"name": f"large-{number}"}} for number in range(COUNT)]
             volumes = [{"name": "all", "projected": {"sources": sources[:1]}}]
@@ -109,7 +80,7 @@ def test_one_namespace_refers_to_300_mib_and_others_are_served(bridged: Bridged)
                 "the pod with all ConfigMaps is created",
                 seconds=200,
             )
-            usage = process_usage.account(pid)
+            usage = process_usage.account(limited.pid)
             assert usage.peak < MAX_MB, usage
             delete = ("delete", "-n", tenant, "pod", "large", "--grace-period=1", "--timeout=60s")
             bridged.home.kubectl(*delete)

@@ -161,6 +161,8 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
     assert len(far) == 2
     assert all("podIP" not in it["status"] for it in far), "no client at home could reach it"
     host = address(bridged, "web")
+    # A request before kube-proxy knows the Service is lost, and so are its retransmissions.
+    wait_for(lambda: ask(bridged, host), "the Service answers")
     asking = RequestLoop(bridged, host, 1000)
 
     bridged.kubectl("scale", "deployment/web-far", "--replicas=4")

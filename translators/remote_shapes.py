@@ -346,6 +346,13 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
         "maximumVolumeSize": Quantity,
     },
     "PriorityClass": {"value": int, "globalDefault": bool, "preemptionPolicy": str},
+    "ValidatingAdmissionPolicy": {
+        "spec": Fields({"variables": ListOf(Fields({"name": str, "expression": str}))}),
+        "status": Fields({"typeChecking": Fields({})}),
+    },
+    "ValidatingAdmissionPolicyBinding": {
+        "spec": Fields({"policyName": str, "validationActions": ListOf(str)})
+    },
     "Lease": {
         "spec": Fields(
             {

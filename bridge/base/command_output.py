@@ -97,7 +97,11 @@ def format_data(data: Any, output: Output, *, indent: int | None = None) -> str:
     if output is Output.YAML:
         import yaml  # noqa: PLC0415  # `bridge --help` loads this module
 
-        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        if all(map(str.isprintable, text.split("\n"))):
+            return text
+        # PyYAML escapes control characters itself, but neither U+0085 nor those that reorder text.
+        return yaml.safe_dump(data, sort_keys=False)
     return escape_json(json.dumps(data, indent=indent, ensure_ascii=False))
 
 
@@ -110,7 +114,8 @@ def format_document(data: Any, output: Output) -> str:
 def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as kubectl has them: headers in capitals, columns left-aligned and three blanks
     apart. A cell is one line: control characters are escaped."""
-    table = [[it.upper() for it in headers], *([escape_line(it) for it in row] for row in rows)]
+    lines = [list(map(str.upper, headers)), *rows]
+    table = [[escape_line(cell) for cell in line] for line in lines]
     widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
     return "\n".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -42,6 +42,7 @@ from sync.kube import kubeconfig
 from sync.kube.api_errors import ApiError, KubeError
 from sync.kube.api_resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
 from sync.kube.client import KubeClient
+from sync.kube.credentials import Credentials
 from sync.kube.kubeconfig import KubeconfigError, KubeconfigRef
 from sync.references.reference_keys import REFERENCED_RESOURCES
 from translators.object_accessors import Object, name_of, namespace_of
@@ -136,10 +137,10 @@ async def collect(settings: BugReportSettings, *, notify: Notify) -> BugReport:
     await _add_versions_and_checks(settings, found)
     async with AsyncExitStack() as stack:
         its = await check_connectivity(stack, settings.home, "home")
+        _hide(found, its.credentials, show=settings.addresses)
         if its.client is None:
             _add_errors(its, found)
             return found
-        _hide(found, its.client, show=settings.addresses)
         for known in await _nodes(its.client, settings, found):
             notify(f"collecting node {name_of(known)}")
             await _add_node(stack, settings, its.client, known, found)
@@ -156,7 +157,15 @@ def _add_errors(its: ClusterConnectivity, found: BugReport) -> None:
 async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport) -> None:
     """Adds versions and check results. Their messages are redacted when rendered."""
     versions = await version_report.collect_versions(settings.home, settings.remote)
-    found.add("versions.json", "versions of both clusters and of the bridges", lambda: versions)
+    # The servers of other nodes are not known as such, and an error would name them.
+    nodes = [node for node in versions["nodes"] if settings.name in ("", node["name"])]
+
+    def clusters() -> Object:
+        for cluster in (versions["home"], *(node["remote"] for node in nodes)):
+            cluster["problem"] = found.redactor.without_known(cluster["problem"])
+        return {**versions, "nodes": nodes}
+
+    found.add("versions.json", "versions of both clusters and of the bridges", clusters)
     health = NodeCheckSettings(settings.home, settings.name, settings.remote)
     report = await check_runner.check_nodes(health)
 
@@ -199,18 +208,23 @@ async def _add_node(
     events = await _events(home, name, pods, found)
     found.add(f"{folder}/events.json", "Events of both", lambda: [*map(redactor.event, events)])
     await _add_metrics(home, name, folder, found)
-    there = await resolve_remote_kubeconfig(stack, home, known, settings.remote, warn=found.problem)
+    looking_up = resolve_remote_kubeconfig(stack, home, known, settings.remote, warn=found.problem)
+    there = await _part(found, f"home: the kubeconfig of the remote of {name}", looking_up)
     if there is None:
-        found.problem(f"remote of {name}: its kubeconfig is not on this machine")
+        found.problem(f"remote of {name}: its kubeconfig was not found")
         found.unlearned.append(f"copies and tokens in the remote of {name}")
         return
     its = await check_connectivity(stack, there.ref, "remote", named=there.description)
+    _hide(found, its.credentials, show=settings.addresses)
     if its.client is None:
         _add_errors(its, found)
         found.unlearned.append(f"copies and tokens in the remote of {name}")
         return
-    _hide(found, its.client, show=settings.addresses)
-    scope = await read_scope(its.client, join_record.remote_namespaces(known))
+    reading = read_scope(its.client, join_record.remote_namespaces(known))
+    scope = await _part(found, "remote: permissions", reading)
+    if scope is None:
+        found.unlearned.append(f"copies and tokens in the remote of {name}")
+        return
     await _add_remote(home, its.client, scope, folder, found)
 
 
@@ -373,16 +387,18 @@ async def _part(found: BugReport, what: str, reading: Awaitable[T]) -> T | None:
     return None
 
 
-def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
-    """Registers the client's credentials for replacement, and unless ``show`` is set its server."""
-    credentials = client.credentials
+def _hide(found: BugReport, credentials: Credentials | None, *, show: bool) -> None:
+    """Registers the credentials for replacement, and unless ``show`` is set their server, which
+    errors name too."""
+    if credentials is None:
+        return
     if header := credentials.credential.authorization:
         found.replacements[header.partition(" ")[2] or header] = WITHHELD
     for file in credentials.ref.paths():
         for value in _credentials(file):
             found.replacements[value] = WITHHELD
     if not show:
-        found.replacements[client.endpoint.host] = f"<{client.side}-api-server>"
+        found.replacements[credentials.endpoint.host] = f"<{credentials.side}-api-server>"
 
 
 def _credentials(file: Path) -> Iterable[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -35,6 +36,11 @@ WITHHELD = "<withheld>"
 MIN_SECRET_LENGTH = 6
 #: Words of at least this length are also redacted individually: a message may quote a part.
 MIN_WORD_LENGTH = 8
+#: The parts of a text such as ``KEY=VALUE``, JSON or a URL with a password, each of which a message
+#: may quote.
+_PARTS = re.compile(rf"[^\s\"'`,;:=&?@(){{}}<>|\[\]\\]{{{MIN_WORD_LENGTH},}}")
+#: Characters of a free text that are included: an Event can have a megabyte.
+MAX_TEXT = 4096
 #: With more learned values, free text is redacted as a whole.
 MAX_LEARNED = 20_000
 #: A service account's token: a message may quote one that has been replaced since.
@@ -81,6 +87,8 @@ class Redactor:
         self.is_complete = False
         """Whether all values that a text could quote were learned."""
         self._known: set[str] = set()
+        self._sorted: list[str] = []
+        """`_known` in order; empty until it is needed."""
         self._too_many = False
 
     def learn(self, value: str) -> None:
@@ -89,6 +97,7 @@ class Redactor:
         for part in (value.strip(), *words):
             if len(part) >= MIN_SECRET_LENGTH:
                 self._known.add(part)
+        self._sorted.clear()
         self._too_many = self._too_many or len(self._known) > MAX_LEARNED
 
     def learn_pod(self, pod: Object) -> None:
@@ -103,7 +112,8 @@ class Redactor:
             for value in (obj.get(field) or {}).values():
                 self.learn(str(value))
                 if is_encoded:
-                    self.learn(_decoded(str(value)))
+                    for part in _with_parts(_decoded(str(value))):
+                        self.learn(part)
         for value in _private({"annotations": metadata(obj).get("annotations")}):
             self.learn(value)
 
@@ -115,10 +125,21 @@ class Redactor:
 
     def without_known(self, text: Any) -> str:
         """A text that quotes no object, without learned values."""
-        redacted = _TOKEN.sub(WITHHELD, str(text or ""))
+        cut = str(text or "")[:MAX_TEXT]
+        redacted = _TOKEN.sub(WITHHELD, self._without_cut_value(cut))
         for secret in sorted((it for it in self._known if it in redacted), key=len, reverse=True):
             redacted = redacted.replace(secret, WITHHELD)
         return redacted
+
+    def _without_cut_value(self, text: str) -> str:
+        """The text without the beginning of a learned value at its end: messages are cut."""
+        self._sorted = self._sorted or sorted(self._known)
+        for start in range(len(text) - MIN_WORD_LENGTH + 1):
+            end = text[start:]
+            place = bisect.bisect_left(self._sorted, end)
+            if place < len(self._sorted) and self._sorted[place].startswith(end):
+                return text[:start] + WITHHELD
+        return text
 
     # -- objects ---------------------------------------------------------------------------
 
@@ -243,16 +264,23 @@ def _decoded(text: str) -> str:
         return ""
 
 
+def _with_parts(text: str) -> Iterator[str]:
+    yield text
+    yield from _PARTS.findall(text)
+
+
 def _private(obj: Any) -> Iterator[str]:
-    """The user's values in a pod: ``value`` fields, commands, arguments, annotations."""
+    """The user's values in a pod: ``value`` fields, commands, arguments, annotations; of all but
+    annotations also the parts."""
     if isinstance(obj, dict):
         for key, value in obj.items():
             if key == "annotations" and isinstance(value, dict):
                 yield from (str(it) for name, it in value.items() if name not in _PUBLIC_KEYS)
             elif key in ("command", "args") and isinstance(value, list):
-                yield from map(str, value)
+                for argument in value:
+                    yield from _with_parts(str(argument))
             elif key == "value" and isinstance(value, str):
-                yield value
+                yield from _with_parts(value)
             else:
                 yield from _private(value)
     elif isinstance(obj, list):

@@ -43,6 +43,7 @@ from bridge.remote_claim.claim_place import ClaimPlaces, select_claim_places
 from sync.kube.api_errors import ApiError, Side
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
+from sync.kube.credentials import Credentials
 from translators.object_accessors import Object
 from translators.translation_options import ClusterReads
 from translators.virtual_node_identity import (
@@ -62,6 +63,8 @@ class ClusterConnectivity:
 
     side: Side
     client: KubeClient | None = None
+    credentials: Credentials | None = None
+    """Those of the kubeconfig, if it could be loaded."""
     version: str = ""
     """The server's, such as v1.34.4; "" if unknown."""
     clock_ahead: float | None = None

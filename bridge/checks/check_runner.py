@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from bridge.base.command_error import PreflightError
+from bridge.base.command_error import BridgeError
 from bridge.base.join_settings import JoinSettings, NetworkChoice
 from bridge.base.progress_lines import Waiting
 from bridge.checks import (
@@ -135,13 +135,18 @@ async def _check_node(
     node: Object,
 ) -> list[Finding]:
     name, ignored = name_of(node), list[str]()
-    source = await resolve_remote_kubeconfig(
-        stack, home_client, node, settings.remote, warn=ignored.append
-    )
+    remote, source = ClusterConnectivity("remote"), None
+    reason = "this machine does not have the remote's kubeconfig that the node recorded"
+    missing = not_checked("BRG102", "remote", reason, "name it with --kubeconfig")
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            source = await resolve_remote_kubeconfig(
+                stack, home_client, node, settings.remote, warn=ignored.append
+            )
+    except (KubeError, TimeoutError) as problem:
+        missing = _failed_request("BRG102", problem, "home")
     if source is None:
-        remote = ClusterConnectivity("remote")
-        reason = "this machine does not have the remote's kubeconfig that the node recorded"
-        remote.findings.append(not_checked("BRG102", "remote", reason, "name it with --kubeconfig"))
+        remote.findings.append(missing)
     else:
         remote = await check_connectivity(stack, source.ref, "remote", named=source.description)
     join_settings = join_record.read_settings(
@@ -178,7 +183,7 @@ async def _run_one(context: CheckContext, implementation: Implementation) -> Seq
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return await implementation.run(context)
-    except PreflightError as problem:
+    except BridgeError as problem:
         return [error(check_id, scope, str(problem).removeprefix(f"{scope}: "))]
     except (KubeError, TimeoutError) as problem:
         return [_failed_request(check_id, problem, scope)]

@@ -54,7 +54,7 @@ async def check_connectivity(
     credentials: Credentials | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            credentials = await load(ref, side=side)
+            credentials = cluster.credentials = await load(ref, side=side)
             client = await stack.enter_async_context(KubeClient(credentials, user_agent=USER_AGENT))
             await _read_version(client, cluster)
             cluster.client = client

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from bridge.base.command_output import format_table
+from bridge.base.printable_text import escape_line
 from bridge.explain.claim_lookup import ClaimFacts
 from bridge.explain.json_report import MAX_EVENTS, event_rows
 from translators.explain.claim_steps import ClaimStep, claim_step
@@ -55,7 +56,7 @@ def build_claim_report(facts: ClaimFacts) -> Object:
 def render_claim_report(report: Object) -> str:
     """The report as text."""
     claim, remote = report["claim"], report["remote"]
-    parts = [report["summary"]]
+    parts = [escape_line(report["summary"])]
     if report["waitsFor"] or report["why"]:
         who = [f"it waits for {report['waitsFor']}"] if report["waitsFor"] else []
         why = [report["why"]] if report["why"] else []
@@ -77,7 +78,7 @@ def render_claim_report(report: Object) -> str:
 
 
 def _section(title: str, lines: list[str]) -> str:
-    return "\n".join([f"{title}:", *(f"  {line}" for line in lines)]) if lines else ""
+    return "\n".join([f"{title}:", *(f"  {escape_line(line)}" for line in lines)]) if lines else ""
 
 
 def _cells(claim: Object) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bridge.base.command_output import format_table
-from bridge.base.printable_text import summarize_names
+from bridge.base.printable_text import escape_line, summarize_names
 from translators.object_accessors import Object
 
 #: The number of fields on one line.
@@ -22,7 +22,7 @@ _VALUE = 40
 
 def render_report(answer: Object) -> str:
     """The report as text."""
-    parts = [answer["summary"]]
+    parts = [escape_line(answer["summary"])]
     node, remote = answer["node"], answer["remote"]
     if node is not None:
         where = f"node {node['name']}"
@@ -66,7 +66,8 @@ def render_report(answer: Object) -> str:
 
 
 def _section(title: str, lines: list[str]) -> str:
-    return "\n".join([f"{title}:", *(f"  {line}" for line in lines)]) if lines else ""
+    # A message of a cluster would otherwise add lines of its own, with the title of a section.
+    return "\n".join([f"{title}:", *(f"  {escape_line(line)}" for line in lines)]) if lines else ""
 
 
 def _table(title: str, heads: Sequence[str], rows: list[list[str]]) -> str:

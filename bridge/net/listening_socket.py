@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from sync.kube.layered_transport import Buffer
-from sync.kube.sockets import SocketReader, enable_keepalive
+from sync.kube.sockets import SocketReader, enable_keepalive, limit_unsent
 
 #: Connections that the kernel queues until they are accepted.
 BACKLOG = 1024
@@ -19,7 +19,7 @@ _IPV6_FREEBIND = 78
 
 
 def listening_socket(host: str, port: int, *, free_bind: bool = False) -> socket.socket:
-    """Listens on a TCP port, with keepalive for all accepted connections.
+    """Listens on a TCP port; accepted connections have keepalive and a limit of unsent bytes.
 
     ``host`` is an IP address. "::" and "" are all addresses of both families if the system has
     both; without IPv6, "" is all of IPv4. Raises OSError.
@@ -32,6 +32,7 @@ def listening_socket(host: str, port: int, *, free_bind: bool = False) -> socket
         sock.bind((host, port))
         sock.listen(BACKLOG)
         enable_keepalive(sock)
+        limit_unsent(sock)
         sock.setblocking(False)
     except BaseException:
         sock.close()

@@ -21,6 +21,8 @@ Guarantees:
 - Back-pressure: when one end does not take its bytes, reading from the other is paused. At most
   two windows of the namespace's share (`bridge.net.unsent_budget`) are held per direction, and what
   the kernel and TLS buffer.
+- The kernel's receive buffers are bounded as well (`bridge.net.receive_buffer`), and what the
+  sockets send (`sync.kube.sockets.limit_unsent`).
 - Half-close: when one end sends EOF, the other receives it after the last byte, and its own
   direction stays open, but is reset after ``half_open_timeout`` seconds without a byte. If the
   client sends EOF after bytes of the remote, it has been answered and may just have closed: then
@@ -42,6 +44,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal, cast
 
+from bridge.net.receive_buffer import ReceiveBuffer
 from bridge.net.unsent_budget import UnsentShare
 from sync.kube.layered_transport import Buffer, LayeredTransport, reset_connection
 from sync.kube.sockets import PeerState, SocketReader, has_unacknowledged_bytes, peer_state
@@ -52,7 +55,8 @@ IDLE_TIMEOUT = 4 * 3600.0
 HALF_OPEN_TIMEOUT = 10.0
 #: Seconds for an end to take its last bytes: half a megabyte over a slow line of 40 kbit/s.
 CLOSE_GRACE = 120.0
-#: Seconds between checks for acknowledgements, while bytes are unacknowledged.
+#: Seconds between checks for acknowledgements, while bytes are unacknowledged, and for receive
+#: buffers that are large.
 CHECK_INTERVAL = 10.0
 #: Seconds between checks whether an end that is to be reset has all bytes: the first, and at most.
 _DRAIN_INTERVAL, _MAX_DRAIN_INTERVAL = 0.01, 1.0
@@ -227,7 +231,7 @@ class Tunnel:
                 log.warning("stream closed: its %s acknowledges nothing any more", name)
                 self.ended(end, in_order=False)
                 end.abort()
-            elif peer is not PeerState.ACKNOWLEDGED and self._check_timer is None:
+            elif not end.is_at_rest(peer) and self._check_timer is None:
                 self._check_timer = self._loop.call_later(CHECK_INTERVAL, self._check_ends)
 
     def _stop_timers(self) -> None:
@@ -247,6 +251,7 @@ class TunnelEnd(asyncio.Protocol):
     """One of the two connections: what it reads, the other writes."""
 
     __slots__ = (
+        "_buffer",
         "_closing",
         "_full",
         "_held",
@@ -264,6 +269,7 @@ class TunnelEnd(asyncio.Protocol):
         self._tunnel = tunnel
         self.received_eof = False
         self._transport: asyncio.Transport | None = None
+        self._buffer: ReceiveBuffer | None = None
         self._full = False  # has bytes that its peer does not take
         self._held = 0  # how many of them the share counts
         self._closing = False
@@ -277,14 +283,20 @@ class TunnelEnd(asyncio.Protocol):
         self._transport.set_write_buffer_limits(0)  # `pause_writing` for the first unsent byte
         read_size = self._tunnel.unsent.window
         if isinstance(transport, LayeredTransport):
+            sock = transport.receiving_socket
             transport.set_read_size(read_size)
         else:
+            sock = self._transport.get_extra_info("socket")
             self._transport.set_protocol(SocketReader(self, read_size=read_size))
+        if sock is not None:
+            self._buffer = ReceiveBuffer(sock, self._tunnel.unsent)
         if self._closing:  # the other end was lost before
             self.abort()
 
     def data_received(self, data: Buffer) -> None:
         self._tunnel.received(self, len(data))
+        if self._buffer is not None:
+            self._buffer.received(len(data))
         self.peer.write(bytes(data))
 
     def eof_received(self) -> bool:
@@ -296,6 +308,9 @@ class TunnelEnd(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         self._hold(0)
+        if self._buffer is not None:
+            self._buffer.release()
+            self._buffer = None
         self._tunnel.ended(self, in_order=self._closing or (self.received_eof and exc is None))
 
     def pause_writing(self) -> None:
@@ -321,6 +336,11 @@ class TunnelEnd(asyncio.Protocol):
         if self._lost or self._transport is None:
             return PeerState.ACKNOWLEDGED
         return peer_state(self._transport.get_extra_info("socket"))
+
+    def is_at_rest(self, peer: PeerState) -> bool:
+        """Whether no further check is due: its peer has everything, and its buffer is small."""
+        is_small = self._buffer is None or self._buffer.shrink_if_quiet()
+        return is_small and peer is PeerState.ACKNOWLEDGED
 
     def write(self, data: bytes) -> None:
         """Sends bytes; drops them if this end is closing."""

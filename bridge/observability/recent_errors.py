@@ -45,7 +45,8 @@ class RecentErrors(logging.Handler):
 
     def add(self, level: str, message: str, at: float) -> None:
         """Adds a message logged at this time, in seconds since the epoch."""
-        text = " ".join(message.split())[:MAX_LENGTH]
+        # Cut first: a message can quote megabytes of an object, and each word is an object itself.
+        text = " ".join(message[: 2 * MAX_LENGTH].split())[:MAX_LENGTH]
         moment = format_time(datetime.fromtimestamp(at, UTC))
         new = {"level": level, "message": text, "count": 0, "first": moment}
         known = self._entries.pop(text, new)

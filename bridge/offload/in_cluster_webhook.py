@@ -9,7 +9,8 @@ by the rules of `bridge.offload.webhook_certificate`:
 
 A replica listens when a certificate exists, and is ready when home's CA bundle contains it. After a
 stop signal it answers for `SHUTDOWN_SECONDS` more, until the Service's endpoints are updated. A
-failure is logged once and retried; the previous state stays in use.
+failure is logged once and retried; the previous state stays in use. A write that another client
+sets back is repeated at growing intervals.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from bridge.clusters.connection import Notify, connect
 from bridge.offload import webhook_certificate, webhook_configuration
 from bridge.offload.webhook_certificate import RotatedCertificate
 from bridge.offload.webhook_server import AdmissionServer
+from sync.base.repeated_writes import RepeatedWrites, overwritten_message
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.api_errors import Conflict, KubeError
-from sync.kube.api_resources import MUTATING_WEBHOOKS, SECRETS
+from sync.kube.api_resources import MUTATING_WEBHOOKS, SECRETS, Resource
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.object_accessors import Object, metadata, uid_of
@@ -111,6 +113,8 @@ class CertificateKeeper:
         self._changed = asyncio.Event()
         for informer in self._informers:
             informer.on_change(lambda *_: self._changed.set())
+        # The last write of either object. Each certificate is another one.
+        self._repeated: RepeatedWrites[Resource] = RepeatedWrites()
         self._served: TlsKeyPair | None = None
         self._context: asyncio.Future[ssl.SSLContext] = asyncio.get_running_loop().create_future()
         self._problem = self._logged_problem = ""
@@ -164,13 +168,26 @@ class CertificateKeeper:
             self._problem = f"there is no Secret {namespace}/{name}; join again to create it"
             return MAX_SLEEP_SECONDS
         known = webhook_certificate.read_secret(secret, self._settings.host)
+        wait = 0.0
         if webhook_certificate.needs_renewal(known, now):
-            known = await self._renew(secret, known, now)
-        await self._set_ca_bundle(webhook_certificate.ca_bundle(known))
+            wait = self._seconds_left(SECRETS, "a certificate")
+            known = known if wait else await self._renew(secret, known, now)
+        if not known:
+            return wait
+        wait_for_bundle = await self._set_ca_bundle(webhook_certificate.ca_bundle(known))
         self._serve_certificate(
             webhook_certificate.certificate_to_serve(known, self._ca_bundle(), now)
         )
-        return webhook_certificate.seconds_until_change(known, now)
+        until_change = webhook_certificate.seconds_until_change(known, now)
+        return min(filter(None, (wait, wait_for_bundle, until_change)), default=0.0)
+
+    def _seconds_left(self, resource: Resource, write: object) -> float:
+        """Seconds until this write, which was repeated, may be sent again; 0 for now."""
+        delayed = self._repeated.delayed(resource)
+        if delayed is None or delayed[0] != write:
+            return 0.0
+        self._problem = overwritten_message(f"{resource.kind} {self._settings.name}")
+        return delayed[1]
 
     async def _renew(
         self, secret: Object, known: list[RotatedCertificate], now: datetime
@@ -188,22 +205,28 @@ class CertificateKeeper:
             namespace=self._settings.namespace,
         )
         self._secrets.observe_write(changed)
+        self._repeated.sent(self._settings.namespace, SECRETS, "a certificate")
         log.info("created a new certificate for the webhook")
         return webhook_certificate.read_secret(changed, self._settings.host)
 
-    async def _set_ca_bundle(self, ca: bytes) -> None:
+    async def _set_ca_bundle(self, ca: bytes) -> float:
+        """Returns the seconds after which this must be repeated; 0 if it need not."""
         name = self._settings.name
         found = self._configurations.store.get(Key("", name))
         if found is None:
             kind = MUTATING_WEBHOOKS.kind
             self._problem = f"there is no {kind} {name}; join again to create it"
         elif webhook_configuration.ca_bundle(found) != ca:
+            if wait := self._seconds_left(MUTATING_WEBHOOKS, ca):
+                return wait
             patch = {
                 "metadata": {"uid": uid_of(found)},
                 **webhook_configuration.ca_bundle_patch(ca),
             }
             changed = await self._home.patch(MUTATING_WEBHOOKS, name, patch, kind="strategic")
             self._configurations.observe_write(changed)
+            self._repeated.sent("", MUTATING_WEBHOOKS, ca)
+        return 0.0
 
     def _serve_certificate(self, pair: TlsKeyPair | None) -> None:
         if pair is None or pair == self._served:

@@ -149,28 +149,29 @@ class PodMetricsEndpoints:
             parts = [] if counters is None else [metrics_api_client.families(counters)]
             self.usage.add((pod.usage() for pod in counters or ()), present=present, now=now)
         self._count_scrape(path, failed=failed)
+        own: Families = {}
         if parts or not failed:
-            parts += [
-                _one_sample(
-                    "node_cpu_usage_seconds_total",
-                    "counter",
-                    "CPU time that the pods of the node have used",
-                    self.usage.cpu_seconds,
-                    self.usage.milliseconds,
-                ),
-                _one_sample(
-                    "node_memory_working_set_bytes",
-                    "gauge",
-                    "Working set of the pods of the node",
-                    self.usage.memory_bytes,
-                    self.usage.milliseconds,
-                ),
-            ]
+            own |= _one_sample(
+                "node_cpu_usage_seconds_total",
+                "counter",
+                "CPU time that the pods of the node have used",
+                self.usage.cpu_seconds,
+                self.usage.milliseconds,
+            )
+            own |= _one_sample(
+                "node_memory_working_set_bytes",
+                "gauge",
+                "Working set of the pods of the node",
+                self.usage.memory_bytes,
+                self.usage.milliseconds,
+            )
         silent = "1 if a kubelet of the remote was silent"
-        parts += [
-            _one_sample(name, "gauge", silent, int(failed))
-            for name in ("resource_scrape_error", "scrape_error")
-        ]
+        for name in ("resource_scrape_error", "scrape_error"):
+            own |= _one_sample(name, "gauge", silent, int(failed))
+        for families in parts:  # kubelets add nothing to these families
+            for name in own:
+                families.pop(name, None)
+        parts.append(own)
         return await asyncio.to_thread(_render, parts)
 
     async def _build_summary(self, *, short: bool) -> bytes:

@@ -481,7 +481,8 @@ async def _is_allowed(client: KubeClient, permission: Permission, verb: str, nam
         "spec": {"resourceAttributes": attributes},
     }
     answer = await client.request("POST", reviews.path(), body=body, timeout=REQUEST_SECONDS)
-    return bool((answer.get("status") or {}).get("allowed"))
+    status = answer.get("status")
+    return isinstance(status, dict) and bool(status.get("allowed"))
 
 
 def _name(permission: Permission, verb: str) -> str:

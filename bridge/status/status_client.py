@@ -17,7 +17,7 @@ import orjson
 
 from bridge.base.command_error import PreflightError
 from bridge.node import node_object
-from bridge.status import node_pod_summary
+from bridge.status import fleet_view, node_pod_summary, status_tree
 from bridge.status.status_endpoint import STATUS_PATH
 from sync.cache.informer import Informer
 from sync.kube.api_errors import ApiError, Forbidden, KubeError, NotFound, Unreachable
@@ -90,13 +90,27 @@ async def _with_bridge_status(
             if isinstance(pods, str)
             else node_pod_summary.summarize_node(node, pods)
         )
-        if isinstance(answer, str):
-            return {**status, "volumes": None, "bridge": None, "bridgeUnknown": answer}
-        return {**status, **answer}
+        return _combine(status, answer)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(*it), name=f"status-{name_of(it[0])}") for it in found]
     return [task.result() for task in tasks]
+
+
+def _combine(status: Object, answer: Object | str) -> Object:
+    """The node's status with the answer of its bridge, or why there is none. An answer that cannot
+    be shown is none: it must not hide the other nodes."""
+    if not isinstance(answer, str):
+        found = {**status, **answer}
+        try:
+            status_tree.plain_text(status_tree.build_tree(found))
+            status_tree.one_line(found)
+            fleet_view.build_remote(found)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            answer = "its answer is malformed; is it of another version?"
+        else:
+            return found
+    return {**status, "volumes": None, "bridge": None, "bridgeUnknown": answer}
 
 
 async def fetch_bridge_status(home: KubeClient, name: str) -> Object | str:

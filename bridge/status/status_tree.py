@@ -289,5 +289,10 @@ def heading(branch: Branch) -> str:
 
 
 def printable(text: str) -> str:
-    """The text on one line, without characters that a terminal would interpret."""
-    return "".join(it if it.isprintable() else " " if it.isspace() else "\ufffd" for it in text)
+    """The text on one line, without characters that a terminal would interpret. A value of another
+    type, as another program may send it, is shown as Python does."""
+    shown = (
+        character if character.isprintable() else " " if character.isspace() else "\ufffd"
+        for character in str(text)
+    )
+    return "".join(shown)

@@ -80,7 +80,9 @@ def _drawn_fleet(statuses: Sequence[Object]) -> RenderableType:
     headers, rows = build_table(statuses)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
     for name in headers:
-        table.add_column(name.upper(), no_wrap=name != "problem")
+        # A resource's name is text of the remote's nodes: rich would interpret markup in a str.
+        header = Text(status_tree.printable(name.upper()))
+        table.add_column(header, no_wrap=name != "problem")
 
     def draw(cell: Cell) -> Text:
         text = Text()
@@ -133,7 +135,7 @@ def _wide_row(status: Object) -> list[str]:
         _volumes_cell(status.get("volumes")),
         versions.get("bridge") or "?",
         versions.get("kubelet") or "?",
-        ((bridge.get("clusters") or {}).get("remote") or {}).get("server") or "?",
+        str(((bridge.get("clusters") or {}).get("remote") or {}).get("server") or "?"),
     ]
 
 

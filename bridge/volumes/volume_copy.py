@@ -118,13 +118,20 @@ class VolumeCopy:
     async def _inspect(self, source: Key) -> Content:
         """Reads the size of the source, and reports what will not be copied."""
         output = await self._run(source, copy_pod.INSPECT)
-        numbers, attributes, sockets = output.decode(errors="replace").split("\n", 2)
+        try:
+            numbers, attributes, sockets = output.decode(errors="replace").split("\n", 2)
+            files, size, sent = map(int, numbers.split())
+        except ValueError:
+            raise PreflightError(
+                f"home: pod {source} answers with something else than the size of its volume; see "
+                "whether --image has the programs that a copy needs"
+            ) from None
         for option, name in (("--xattrs", "extended attributes"), ("--acls", "ACLs")):
             if option not in attributes:
                 self.notify(Caveat(f"{name} are not copied: tar of the image does not support it"))
         if sockets:
             self.notify(Caveat(f"sockets are not copied: {', '.join(sockets.splitlines())}"))
-        return Content(*map(int, numbers.split()))
+        return Content(files, size, sent)
 
     async def _send(self, source: Key, target: Key, size: int) -> None:
         """Returns when the target has the files on disk. Raises PreflightError if the stream has
@@ -182,14 +189,14 @@ class VolumeCopy:
             return await self._read(running, task)
 
     async def _read(self, running: ShellStream, task: TaskID | None = None) -> bytes:
-        output = b""
+        output = bytearray()
         async for data in running.output():
             output += data
             if task is not None:
                 self.progress.advance(task, data.count(b"\n") * copy_pod.DIGEST_STEP)
             if len(output) > _OUTPUT_MAX:
                 raise PreflightError("home: a pod of the copy does not end its output")
-        return output
+        return bytes(output)
 
     async def _plan_pods(self) -> None:
         """Raises PreflightError if the copy cannot begin. Changes nothing."""

@@ -18,6 +18,9 @@ Guarantees, after client-go's reflector:
 - An object of the remote that has the wrong shape, or exceeds the memory for all objects of the
   remote, is skipped and counted; the store keeps the previous state. `is_complete` is false then:
   an object that the store lacks may exist.
+- Nothing waits after the normal end of a watch. If a version expires, or a watch ends in less than
+  `SHORT_WATCH` seconds, for the second time in `STEADY` seconds, the next request waits, each time
+  longer: a server whose watches all end so would otherwise be asked as fast as it responds.
 - Failures of any kind are retried with backoff (`sync.cache.informer_health`); the store stays as
   it is. `retry_now` and a renewed credential end the wait.
 """
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
@@ -39,7 +43,7 @@ from sync.cache.interning import InternPool
 from sync.cache.store import Indexer, Key, Store, has_key, key_of
 from sync.cache.store_writer import Handler, StoreWriter
 from sync.cache.stub import Stub
-from sync.cache.watcher import BATCH, Watcher
+from sync.cache.watcher import BATCH, SHORT_WATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.client import RUNNING_LIST_LIMIT, KubeClient, ListPages, Page
@@ -51,6 +55,8 @@ log = logging.getLogger(__name__)
 PAGE = 250
 #: For resources whose objects can be larger than a megabyte: a page is in memory as a whole.
 SHORT_PAGES = {CONFIG_MAPS: 20, SECRETS: 20}
+#: Seconds without an early end of a watch after which the next one has no wait again.
+STEADY = 60.0
 
 
 class Informer:
@@ -122,22 +128,22 @@ class Informer:
             store=self.store,
             writer=self._writer,
             rng=rng,
-            on_alive=self._watch_works,
+            on_alive=self._health.succeeded,
             fast_keepalive=fast_keepalive,
             shares_connection=shares_connection,
         )
         self._synced_handlers: Callbacks[[]] = Callbacks(
             f"{client.side}: {resource} listed", on_defect=self._health.count_defect
         )
-        self._relists = Backoff(first=0.8, cap=30.0, rng=rng)
+        # The waits after early ends of watches, and the loop's time of the last one.
+        self._early_ends = Backoff(first=0.8, cap=30.0, rng=rng)
+        self._ended_early_at = -math.inf
         # Objects that were written while a list was being read.
         self._written: set[Key] = set()
         # Ends the wait after a failure.
         self._waiting: asyncio.Timeout | None = None
         # Callers of `refresh`, which wait for a list that begins from now on.
         self._refreshing: list[asyncio.Future[None]] = []
-        # Whether a watch has worked since the last list began.
-        self._watched = False
 
     def __repr__(self) -> str:
         where = f" in {self._namespace}" if self._namespace else ""
@@ -207,6 +213,8 @@ class Informer:
         waiter = asyncio.get_running_loop().create_future()
         self._refreshing.append(waiter)
         self._watcher.interrupt()
+        if self.error is None:
+            self.retry_now()  # ends the wait after an early end
         await waiter
 
     def observe_write(self, obj: Object) -> None:
@@ -258,19 +266,31 @@ class Informer:
             except Gone:
                 log.info("%r: version %s expired, listing again", self, self.resource_version)
                 self._watcher.resource_version = ""
-                if not self._watched:
-                    await self._wait(self._relists.next())
+                await self._ended_early()
             except KubeError as error:
                 await self._wait(self._health.failed(error))
             except Exception as error:  # noqa: BLE001  # no response may end the informer
                 await self._wait(self._health.failed_to_parse(error))
 
     async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             await self._watcher.watch()
         finally:
             if self._lists_after_watch:
                 self._watcher.resource_version = ""
+        if loop.time() - began < SHORT_WATCH and not self._refreshing:
+            await self._ended_early()
+
+    async def _ended_early(self) -> None:
+        """Waits, unless this has not happened for a while."""
+        now = asyncio.get_running_loop().time()
+        last, self._ended_early_at = self._ended_early_at, now
+        if now - last < STEADY:
+            await self._wait(self._early_ends.next())
+        else:
+            self._early_ends.reset()
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -285,7 +305,7 @@ class Informer:
         """Lists in pages, and stores each as it arrives. Returns the version of the list, which all
         pages share."""
         self._written.clear()
-        self._watched = self._writer.has_skipped = False
+        self._writer.has_skipped = False
         self.client.metrics.lists[str(self.resource)] += 1
         limit = min(PAGE, SHORT_PAGES.get(self.resource, PAGE))
         query = {"limit": str(limit), **self._query}
@@ -347,8 +367,3 @@ class Informer:
                 self._writer.put(item, size=size, allow_older=key not in self._written)
             if self.store.get(key) is not None:
                 present.add(key)
-
-    def _watch_works(self) -> None:
-        self._watched = True
-        self._relists.reset()
-        self._health.succeeded()

@@ -204,7 +204,6 @@ class NamedObjectInformer(Informer):
         return [] if found is None else [found]
 
     async def _list(self) -> str:
-        self._watched = False
         self.client.metrics.lists[str(self.resource)] += 1
         found = await self.list_now()
         key = Key("", self._name)

@@ -31,7 +31,7 @@ from sync.kube.api_errors import Gone, MalformedResponse, ResponseTooLarge, from
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.kube.http2 import Http2Response
-from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn
+from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn, next_part
 from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT
 from translators.object_accessors import Object, uid_of
@@ -214,7 +214,7 @@ class Watcher:
     ) -> int:
         """Handles events until the response ends; returns how many."""
         lines, handled = LineSplitter(), 0
-        while chunk := await response.content.readany():
+        while chunk := await next_part(response.content):
             ended = lines.feed(chunk)
             if ended:  # a line that does not end is no sign of life
                 self.contact()

@@ -258,8 +258,12 @@ def _node_label(obj: Object) -> str:
 def _last_written(obj: Object) -> str:
     """The last write of a bridge to the object, by its managedFields."""
     meta = metadata(obj)
-    entries = meta.get("managedFields") or ()
-    times = [str(it.get("time") or "") for it in entries if it.get("manager") == _MANAGER]
+    entries = meta.get("managedFields")
+    if not isinstance(entries, list):
+        entries = []
+    # Not a part of the shapes that are checked: no running bridge reads it.
+    known = [entry for entry in entries if isinstance(entry, dict)]
+    times = [str(entry.get("time") or "") for entry in known if entry.get("manager") == _MANAGER]
     return max([str(meta.get("creationTimestamp") or ""), *times])
 
 

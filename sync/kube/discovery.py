@@ -53,8 +53,7 @@ async def list_namespaced_resources(
                 return error
 
     resources: dict[tuple[str, str], Resource] = {}
-    is_listed = any(group.get("name") == EVERY_GROUP for group in served)
-    incomplete = "" if is_listed else "the API server does not list its API groups yet"
+    incomplete = "" if _is_complete(served) else "the API server does not list its API groups yet"
     for path, answer in zip(paths, await asyncio.gather(*map(read, paths)), strict=True):
         group_version = path.removeprefix("/apis/").removeprefix("/api/")
         if isinstance(answer, ApiError):
@@ -70,15 +69,24 @@ async def serves_resource(client: KubeClient, resource: Resource) -> bool:
     KubeError.
 
     For a group version that it does not serve, a server responds 404 without a Status, which is no
-    `NotFound`.
+    `NotFound`, and which a proxy may respond too. So a 404 counts only if a complete `/apis` does
+    not list the group version; otherwise it is raised.
     """
     try:
         served = await client.request("GET", f"/apis/{resource.api_version}")
     except ApiError as error:
         if error.code != HTTPStatus.NOT_FOUND:
             raise
+        groups = (await client.request("GET", "/apis")).get("groups") or ()
+        is_listed = any(resource.api_version in _versions(group) for group in groups)
+        if is_listed or not _is_complete(groups):
+            raise
         return False
     return any(it.get("name") == resource.plural for it in served.get("resources") or ())
+
+
+def _is_complete(groups: Collection[Object]) -> bool:
+    return any(group.get("name") == EVERY_GROUP for group in groups)
 
 
 def _versions(group: Object) -> list[str]:

@@ -122,6 +122,12 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._lower.get_extra_info(name, default)
 
+    @property
+    def receiving_socket(self) -> socket.socket | None:
+        """The socket that its data arrives at, also where other connections share that."""
+        sock: socket.socket | None = self._lower.get_extra_info("socket")
+        return sock
+
     def _write_below(self, data: Buffer) -> None:
         """Writes to the connection below, unless it has ended: subclasses may report that later,
         after the data before it, and uvloop raises RuntimeError for a write until then."""

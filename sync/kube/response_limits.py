@@ -33,6 +33,8 @@ BODY_LIMIT = 10 * 2**20
 TEXT_LIMIT = 2**25
 #: Bytes of a body that is read without a turn: a pod has about 2**13.
 SMALL_BODY = 2**16
+#: Bytes of a body that are read before other tasks get a turn: some milliseconds if compressed.
+STEP_SIZE = 2**20
 #: Bytes of a v1.Status, which has some hundred, or of a version.
 SHORT_LIMIT = SMALL_BODY
 #: Larger bodies that are in memory at once; decoding is serial anyway. A process with less than
@@ -84,6 +86,14 @@ def _is_too_large(raw: bytes) -> bool:
     if _VALUE_SIZE * (unescaped.count(b'"') // 2) > DECODED_LIMIT:
         return True
     return len(raw) + decoded_size(_STRING.sub(b"", unescaped)) > DECODED_LIMIT
+
+
+async def next_part(content: aiohttp.StreamReader | Http2Response) -> bytes:
+    """The next bytes of a body; b"" at its end. Raises the errors of aiohttp, and OSError."""
+    try:
+        return await content.readany()
+    except RuntimeError:  # of aiohttp: a malformed body broke the connection while nothing read it
+        raise aiohttp.ClientPayloadError from None
 
 
 class LargeBodyTurn:
@@ -144,13 +154,17 @@ class ResponseLimits:
         exceed `SMALL_BODY` with a ``turn`` only."""
         content = response.content
         parts: list[bytes] = []
-        size = 0
+        size = yielded = 0
         try:
-            while part := await content.readany():
+            while part := await next_part(content):
                 parts.append(part)
                 size += len(part)
                 if size > SMALL_BODY:
                     await self._grow(size, limit, turn, what)
+                if size - yielded >= STEP_SIZE:
+                    # aiohttp decompresses what it has received without waiting.
+                    yielded = size
+                    await asyncio.sleep(0)
         except BaseException:
             response.close()
             raise

@@ -1,9 +1,12 @@
-"""Sockets to an API server with TCP keepalive, and the state of the peer by TCP_INFO.
+"""Sockets with TCP keepalive and bounded buffers, and the state of the peer by TCP_INFO.
 
 TCP detects a dead peer in about 20 s, so that an idle watch needs no requests and still ends soon
 after the network is cut: the virtual node's Lease lasts 40 s, and the bridge waits 15 s before it
 reports an outage.
 
+The kernel lets the buffers of a connection grow to megabytes each, also if its peer does not read,
+and counts them as memory of the process's cgroup. `limit_unsent` bounds what is sent, and
+`resize_receive_buffer` what is received.
 
 `SocketReader` reads sockets in small pieces, into one buffer that all connections of the event loop
 share. uvloop itself reads 256 KiB at a time, up to 32 times in a turn, and each connection that is
@@ -17,6 +20,7 @@ import contextlib
 import fcntl
 import socket
 import struct
+import sys
 import termios
 from collections.abc import Callable
 from enum import Enum
@@ -31,12 +35,22 @@ USER_TIMEOUT_MILLISECONDS = 20_000
 _FAST_KEEPALIVE = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 #: Seconds until fast keepalive detects a dead peer.
 FAST_KEEPALIVE_SECONDS = 6.0
+#: The most bytes of a read: four TLS records.
+READ_SIZE = 64 * 1024
+#: Bytes that the kernel takes beyond those in flight: one read.
+UNSENT_IN_KERNEL = READ_SIZE
+#: linux/tcp.h: TCP_NOTSENT_LOWAT; asm-generic/socket.h: SO_BUF_LOCK, since Linux 5.14.
+_TCP_NOTSENT_LOWAT, _SO_BUF_LOCK = 25, 72
+#: As large as TCP_WINDOW_CLAMP may be: only the buffer bounds the window.
+_NO_WINDOW_CLAMP = 2**30
 #: Linux' ``struct tcp_info`` (linux/tcp.h): its size; retransmits and zero-window probes (two
 #: bytes); unacknowledged segments; milliseconds since the peer's last segment.
 _TCP_INFO_SIZE = 104
 _RETRIES = struct.Struct("=2x2B")
 _UNACKED = struct.Struct("=24xI")
 _LAST_RECEIVED = struct.Struct("=56xI")
+#: The errors of calls on a closed socket: its descriptor is -1, for which uvloop raises ValueError.
+_CLOSED = (OSError, ValueError)
 
 
 class PeerState(Enum):
@@ -67,6 +81,7 @@ def tunnel_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, proto = address[0], address[1], address[2]
     sock = socket.socket(family=family, type=kind, proto=proto)
     enable_keepalive(sock)
+    limit_unsent(sock)
     return sock
 
 
@@ -85,6 +100,50 @@ def use_fast_keepalive(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
+def limit_unsent(sock: socket.socket) -> None:
+    """Limits what the kernel holds for a peer that does not read to `UNSENT_IN_KERNEL` and one
+    segment more; on a listening socket, for all connections accepted from it.
+
+    The congestion window still grows, so that a path with a long round trip is as fast as before.
+    """
+    if sys.platform == "linux":
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_IN_KERNEL)
+
+
+def resize_receive_buffer(sock: socket.socket, size: int) -> bool:
+    """Limits the received bytes that the kernel holds until they are read; those it has already
+    stay. Returns False if the limit is the system's instead.
+
+    That is so if half the size is more than ``net.core.rmem_max`` (208 KiB in older kernels). Then
+    the kernel chooses the size, up to the last number of ``net.ipv4.tcp_rmem`` (6 MiB there). The
+    socket is connected: earlier, the size would limit the scale of its window for good.
+    """
+    with contextlib.suppress(*_CLOSED):
+        half = size // 2  # The kernel doubles it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, half)
+        if sys.platform == "linux":
+            # The kernel does not move the clamp for a size that is set.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _NO_WINDOW_CLAMP)
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 2 * half:
+                return not leave_receive_buffer_to_kernel(sock)
+    return True
+
+
+def leave_receive_buffer_to_kernel(sock: socket.socket) -> bool:
+    """Ends a limit of `resize_receive_buffer`; returns whether the system can, as Linux 5.14."""
+    with contextlib.suppress(*_CLOSED):
+        sock.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, 0)
+        return sys.platform == "linux"
+    return False
+
+
+def has_unread_bytes(sock: socket.socket) -> bool:
+    """Whether the kernel holds received bytes that the program has not read."""
+    with contextlib.suppress(*_CLOSED):
+        return any(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
+    return False
+
+
 def _set_tcp_options(sock: socket.socket, options: tuple[tuple[str, int], ...]) -> None:
     for name, value in options:
         if hasattr(socket, name):
@@ -93,7 +152,7 @@ def _set_tcp_options(sock: socket.socket, options: tuple[tuple[str, int], ...]) 
 
 def peer_state(sock: socket.socket | None) -> PeerState:
     """The state of the peer; ACKNOWLEDGED on systems without TCP_INFO, and without a connection."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_CLOSED):
         if sock is not None and hasattr(socket, "TCP_INFO"):
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
             return read_tcp_info(info)
@@ -102,7 +161,7 @@ def peer_state(sock: socket.socket | None) -> PeerState:
 
 def has_unacknowledged_bytes(sock: socket.socket | None) -> bool:
     """Whether the kernel holds bytes that the peer has not acknowledged, as far as it knows."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_CLOSED):
         if sock is not None:
             held = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))  # SIOCOUTQ of Linux
             return any(held)
@@ -128,10 +187,6 @@ def read_tcp_info(info: bytes) -> PeerState:
 
 
 # -- reading -------------------------------------------------------------------------------------
-
-
-#: The most bytes of a read: four TLS records.
-READ_SIZE = 64 * 1024
 
 
 class Receiver(Protocol):

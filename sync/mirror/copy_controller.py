@@ -17,6 +17,8 @@ itself.
 - A copy that another client of the remote sets back is written again at growing intervals
   (`sync.base.repeated_writes`); pods that refer to it wait, since they would run with the
   configuration of another owner.
+- A Service or EndpointSlice of which the remote's API server or admission does not keep a field, or
+  adds to it, is left as it is until the original changes. An Event names fields that are missing.
 - Clusters publish some ConfigMaps in every namespace (`PUBLISHED`). The remote's own is left to it,
   and takes the place of a copy.
 - An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`. A pod may
@@ -34,6 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from sync.base import exception_summary
+from sync.base.namespace_fair_cache import FairCache
 from sync.base.repeated_writes import (
     OVERWRITES,
     REPORTED,
@@ -55,7 +58,7 @@ from sync.mirror.copy_rules import (
     must_be_replaced,
 )
 from sync.mirror.missing_references import MissingReferences
-from sync.references.content_digest import DIGEST
+from sync.references.content_digest import DIGEST, digest
 from sync.references.reference_keys import REFERENCED_RESOURCES, CopyKey, reference_keys
 from sync.runtime.controller import Controller, ReconcileBlocked, not_cached
 from sync.runtime.log_fields import changes, name_fields
@@ -78,6 +81,7 @@ from translators.ownership_labels import (
     origin_of,
 )
 from translators.pods import service_accounts
+from translators.pods.fields_dropped_by_remote import MESSAGE, pruned_fields
 from translators.pods.references import PUBLISHED, Reference, references
 
 log = logging.getLogger(__name__)
@@ -113,6 +117,9 @@ class CopyController:
         self._populated: set[HomeNamespace] = set()
         # The version of the original of the last write of a copy.
         self._repeated: RepeatedWrites[CopyKey] = RepeatedWrites()
+        # The last write of a copy that the remote has not kept as a whole: the version of the
+        # original, and the digest of the patch that would be sent again.
+        self._not_kept: FairCache[CopyKey, tuple[tuple[str, str], str]] = FairCache()
         # Copies in whose place is what the remote publishes.
         self._published: set[CopyKey] = set()
         self.controller: Controller[CopyKey] = Controller(
@@ -286,7 +293,8 @@ class CopyController:
         if copy is not None:
             if is_deleting(copy):
                 return  # The end of the deletion queues the key again.
-            if not copy_patch(key.resource, home, copy, self._identity):
+            patch = copy_patch(key.resource, home, copy, self._identity)
+            if not patch or self._not_kept.get(key) == (_version(home), digest(patch)):
                 self._written(key)
                 return
         async with self._whole(key, home) as original:
@@ -314,7 +322,7 @@ class CopyController:
             patch = copy_patch(key.resource, home, copy, self._identity)
         if not patch or is_deleting(copy) or not self._is_copy_of(copy, key):
             return  # Its event queues the key.
-        version = (uid_of(home), version_of(home))
+        version = _version(home)
         if self._repeated.seconds_left(key, version):
             if not _is_published(key):
                 raise _overwritten(key, copy)
@@ -331,14 +339,33 @@ class CopyController:
         except (BadRequest, Forbidden, Invalid) as error:
             self._report_rejection(key, home, error)
             raise
-        self._copies[key.resource].observe_write(changed)
         changes.info("%s: updated in the remote", key, extra=_log_fields(key))
-        self._written(key)
+        self._stored(key, home, changed)
         repetitions = self._repeated.sent(key.namespace, key, version)
         if repetitions and _is_published(key):
             await self._disown(key, changed)
         elif repetitions == REPORTED:
             self._events.warn(home, OVERWRITES, _overwritten(key, copy).message)
+
+    def _stored(self, key: CopyKey, home: Object, copy: Object) -> None:
+        """Takes the response to a write of the copy."""
+        if not _is_reference(key):  # a pod must read the content of the home cluster
+            self._check_kept(key, home, copy)
+        self._copies[key.resource].observe_write(copy)
+        self._written(key)
+
+    def _check_kept(self, key: CopyKey, home: Object, copy: Object) -> None:
+        """Remembers and reports what the response to a write lacks."""
+        before = self._not_kept.pop(key)
+        patch = copy_patch(key.resource, home, copy, self._identity)
+        if not patch:
+            return
+        self._not_kept.put(key.namespace, key, (_version(home), digest(patch)))
+        # Defaults that the remote adds make a difference, too.
+        pruned = pruned_fields(self._desired(key, home), copy)
+        if pruned and (before is None or before[1] != digest(patch)):
+            fields = ", ".join(field.location for field in pruned)
+            self._events.warn(home, "FieldDropped", f"remote: {fields}: {MESSAGE}")
 
     async def _disown(self, key: CopyKey, copy: Object) -> None:
         """Leaves a copy to the remote, whose own controller writes it."""
@@ -402,8 +429,7 @@ class CopyController:
             if self._repeated.sent(key.namespace, key, write) == REPORTED:
                 self._events.warn(home, OVERWRITES, _overwritten(key, created).message)
             self._conflicts.discard(key)
-            self._copies[key.resource].observe_write(created)
-            self._written(key)
+            self._stored(key, home, created)
 
     def _desired(self, key: CopyKey, home: Object) -> Object:
         desired = desired_copy(key.resource, home, self._identity)
@@ -428,6 +454,7 @@ class CopyController:
             key.resource, name_of(copy), namespace=namespace_of(copy), uid=uid_of(copy)
         )
         self._repeated.forget(key)
+        self._not_kept.pop(key)
         changes.info("%s: deleted in the remote", key, extra=_log_fields(key))
 
     # -- lookups ---------------------------------------------------------------------
@@ -517,6 +544,10 @@ def _is_reference(key: CopyKey) -> bool:
 
 def _is_published(key: CopyKey) -> bool:
     return key.resource is CONFIG_MAPS and key.name in PUBLISHED
+
+
+def _version(home: Object) -> tuple[str, str]:
+    return uid_of(home), version_of(home)
 
 
 def _overwritten(key: CopyKey, copy: Object) -> ReconcileBlocked:

@@ -3,7 +3,7 @@
 There is at most one current Pod per home namespace (`translators.relay.agent_pod`).
 
 - A Pod that has failed or does not answer is deleted and replaced, with growing delays while the
-  replacements fail too.
+  replacements fail too. So is a Pod that another client deletes, while no replacement serves.
 - A Pod that a user deletes, or whose spec is outdated, serves until its replacement serves.
 """
 
@@ -37,6 +37,12 @@ class _Failures:
     backoff: Backoff = field(
         default_factory=lambda: Backoff(first=RECREATE_SECONDS, cap=MAX_RECREATE_SECONDS)
     )
+    creations: Backoff = field(
+        default_factory=lambda: Backoff(first=RECREATE_SECONDS, cap=MAX_RECREATE_SECONDS)
+    )
+    """The times between the creations after the first one, whatever became of the Pods."""
+    has_created: bool = False
+    """Whether a Pod was created since one served."""
     counted: frozenset[str] = frozenset()
     """UIDs of failed Pods that still exist: each delays the next creation once."""
 
@@ -89,6 +95,9 @@ class AgentPods:
         """Resets the delay, because a Pod of the namespace serves."""
         if failures := self._failures.get(home):
             failures.backoff.reset()
+            if failures.has_created:
+                failures.creations.reset()
+                failures.has_created, failures.next_creation = False, 0.0
 
     async def apply(self, home: HomeNamespace, plan: AgentPodPlan, now: float) -> float:
         """Deletes and creates Pods as planned; returns the seconds until a creation may be retried,
@@ -109,6 +118,9 @@ class AgentPods:
         if failures.next_creation > now:
             return failures.next_creation - now
         await self._create(home)
+        if failures.has_created:
+            failures.next_creation = now + failures.creations.next()
+        failures.has_created = True
         return 0.0
 
     async def _create(self, home: HomeNamespace) -> None:

@@ -1,11 +1,17 @@
 """Keeps the CSIStorageCapacity objects of this virtual node at home.
 
 Home's scheduler considers the node for a PVC only if such an object reports enough capacity. An
-object is written only when its capacity changes.
+object is written only when its capacity changes: `SETTLE` seconds after the first of a burst of
+changes in the remote, so that a remote whose capacity changes all the time causes few writes. An
+object that another client sets back, deletes or creates again and again is written at growing
+intervals (`sync.base.repeated_writes`).
 """
 
 from __future__ import annotations
 
+import contextlib
+
+from sync.base.repeated_writes import RepeatedWrites
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
@@ -22,6 +28,9 @@ from translators.storage.storage_capacity import (
     storage_capacity,
     storage_capacity_name,
 )
+
+#: Seconds between a change in the remote and the write that follows from it.
+SETTLE = 1.0
 
 
 class StorageCapacityController:
@@ -41,6 +50,8 @@ class StorageCapacityController:
         )
         self._remote = Informer(context.remote, CSI_STORAGE_CAPACITIES)
         self._quotas = context.remote_quotas
+        # The last object of each class that was written; None for a deletion.
+        self._repeated: RepeatedWrites[Key] = RepeatedWrites()
         self.controller: Controller[Key] = Controller(
             "storage-capacity", self._reconcile, workers=1, kind="StorageClass"
         )
@@ -71,27 +82,40 @@ class StorageCapacityController:
     def remote_changed(self, _: Object | None, __: Object | None) -> None:
         """Queues all classes: any of them may depend on what changed in the remote."""
         for storage_class in self._classes.store:
-            self.class_changed(None, storage_class)
+            self.controller.queue.add_after(Key("", name_of(storage_class)), SETTLE)
 
     async def _reconcile(self, key: Key) -> None:
         name = storage_capacity_name(key.name, self._identity)
         current, wanted = self._own.store.get(Key(NAMESPACE, name)), self._wanted(key)
         if wanted is None:
-            if current is not None:
-                await self._account.delete(
-                    CSI_STORAGE_CAPACITIES, name, namespace=NAMESPACE, uid=uid_of(current)
-                )
-        elif current is None:
-            made = await self._account.create(CSI_STORAGE_CAPACITIES, wanted, namespace=NAMESPACE)
+            is_needed = current is not None
+        else:
+            is_needed = current is None or bool(merge_patch(current, wanted))
+        if not is_needed:
+            return
+        delayed = self._repeated.delayed(key)
+        if delayed is not None and delayed[0] == wanted:
+            self.controller.queue.add_after(key, delayed[1])
+            return
+        await self._write(name, current, wanted)
+        self._repeated.sent(NAMESPACE, key, wanted)
+
+    async def _write(self, name: str, current: Object | None, wanted: Object | None) -> None:
+        if current is None:
+            body = wanted or {}
+            made = await self._account.create(CSI_STORAGE_CAPACITIES, body, namespace=NAMESPACE)
             self._own.observe_write(made)
-        elif patch := merge_patch(current, wanted):
-            try:
+        elif wanted is None:
+            await self._account.delete(
+                CSI_STORAGE_CAPACITIES, name, namespace=NAMESPACE, uid=uid_of(current)
+            )
+        else:
+            patch = merge_patch(current, wanted)
+            with contextlib.suppress(NotFound):  # the deletion queues the class
                 changed = await self._account.patch(
                     CSI_STORAGE_CAPACITIES, name, patch, namespace=NAMESPACE
                 )
-            except NotFound:
-                return  # The deletion queues the class.
-            self._own.observe_write(changed)
+                self._own.observe_write(changed)
 
     def _wanted(self, key: Key) -> Object | None:
         storage_class = self._classes.store.get(key)

@@ -1,6 +1,10 @@
 """Measures a process under test: its memory, descriptors and tasks, its logged errors, and the
 longest step of its event loop.
 
+Memory is measured after collecting garbage, and without what the C library keeps of freed memory:
+in 36,000 exchanges with a hostile remote that was up to 20 MiB, and the objects of Python did not
+increase.
+
 uvloop calls its callbacks where no Python code can measure them. So a process runs either on the
 product's loop, or `measured` on asyncio's, with the same code of the bridge in its callbacks.
 """
@@ -8,6 +12,7 @@ product's loop, or `measured` on asyncio's, with the same code of the bridge in 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -127,22 +132,35 @@ class ProcessState:
             self._steps.longest = self._steps.longest_collection = 0.0
         self._steps.ignores_current = True
         gc.collect()
+        return_free_memory()
         self._steps.ignores_current = self._is_measured
-        lines = Path("/proc/self/status").read_text().splitlines()
-        status = dict(line.split(":", 1) for line in lines)
-        resident, peak = (int(status[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+        resident, peak = resident_and_peak()
         numbers = [int(file.name) for file in Path("/proc/self/fd").iterdir()]
         return State(
             resident,
             peak,
             descriptors=sum(_peer_port(number) not in self._pooled for number in numbers),
             tasks=len(asyncio.all_tasks()),
-            threads=int(status["Threads"]),
+            threads=len(list(Path("/proc/self/task").iterdir())),
             errors=self._recorder.errors,
             longest_step=self._steps.longest,
             longest_what=self._steps.what,
             longest_collection=self._steps.longest_collection,
         )
+
+
+def return_free_memory() -> None:
+    """Returns freed memory to the system, where the C library can: allocations above it keep it
+    in the process otherwise."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
+
+
+def resident_and_peak() -> tuple[int, int]:
+    """Bytes of resident memory: now, and the most so far."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return int(status["VmRSS"].split()[0]) * 1024, int(status["VmHWM"].split()[0]) * 1024
 
 
 def _peer_port(descriptor: int) -> int:

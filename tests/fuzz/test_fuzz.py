@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.client_run import TARGETS, fuzz_client
+from tests.fuzz.process_state import resident_and_peak, return_free_memory
 from tests.fuzz.requests import attack
 from tests.fuzz.run import arena, chosen_seed, fuzz
 
@@ -40,3 +41,15 @@ async def test_attack_is_determined_by_seed_and_number() -> None:
             assert first == again
         others = [attack(seed, 0, place.listeners)[1].data for seed in range(20)]
     assert len(set(others)) > 15
+
+
+def test_freed_memory_does_not_count() -> None:
+    """The C library keeps what is freed below another allocation."""
+    size, count = 100_000, 400
+    blocks = [bytearray(size) for _ in range(count)]
+    pins = blocks[::100]
+    before, _ = resident_and_peak()
+    del blocks
+    return_free_memory()
+    after, _ = resident_and_peak()
+    assert before - after > 0.8 * size * (count - len(pins))

@@ -3,14 +3,30 @@ Pure.
 
 Only samples with the namespace and name labels of managed pods are kept; samples of other pods and
 of the node stay in the remote. The labels ``namespace``, ``pod`` and ``pod_uid`` are rewritten;
-other labels, the value and the timestamp are unchanged, for all metric families. The format is
-version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped, and those
-that are longer than `LINE_LIMIT`. The kubelets are not trusted: apart from the kept samples, a text
-of any content takes some times its own memory.
+other labels, the value and the timestamp are unchanged, for all metric families.
+
+The format is version 0.0.4 (prometheus/docs, ``exposition_formats.md``). The kubelets are not
+trusted: one invalid line would make a scraper reject the whole response, with the samples of all
+tenants. So only lines are passed on that the parsers of Prometheus and of its Go libraries accept:
+
+- Names of metrics and labels have the characters that the format permits; no label is repeated, or
+  is ``__name__``; labels are separated by commas, and their values and HELP texts contain no other
+  escapes than the format has, and no NUL.
+- Values are decimal numbers that a float64 holds, NaN, or infinite, and so are the labels ``le``
+  and ``quantile``; buckets and counts are not negative. Timestamps are milliseconds since 1970 in
+  an int64.
+- A family has at most one HELP and one TYPE, of a known type, before its samples. It has neither if
+  it is named as the ``_bucket``, ``_count`` or ``_sum`` of another family, which can be a
+  histogram.
+- No line is longer than `LINE_LIMIT`.
+
+Other lines are dropped. Apart from the kept samples, a text of any content takes some times its own
+memory.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,15 +43,32 @@ LINE_LIMIT = 2**16
 #: and each of its containers some label sets.
 MAX_FAMILIES, MAX_LABEL_SETS = 1000, 4096
 
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_METRIC = re.compile(_NAME)
 # Possessive, so that nothing is kept of each character for backtracking.
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*,?', re.ASCII)
+_LABEL = re.compile(
+    r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\0]|\\["\\n])*+)"[ \t]*(?:,|\Z)'
+)
+_HEADER = re.compile(
+    rf"# (?:HELP {_NAME} (?:[^\\\0]|\\[\\n])*+"
+    rf"|TYPE {_NAME} (?:counter|gauge|histogram|summary|untyped))"
+)
+# At most as many digits as a float64 or an int64 has, and some.
+_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?|NaN|[+-]Inf"
+)
+_TAIL = re.compile(r"[ \t]*([^ \t]+)(?:[ \t]+([0-9]{1,18}))?[ \t]*")
+#: The labels of which parsers expect numbers.
+_NUMERIC_LABELS = ("le", "quantile")
+#: The parts of a name or label set that make a sample a count of a histogram.
+_COUNTS = re.compile(r"_(?:bucket|count)\Z|(?:\A|[, \t])le[ \t]*=")
 # Found one after the other: a text of short lines needs a multiple of its memory as a list.
 _LINE = re.compile(r"[^\n]+")
 _ESCAPE = re.compile(r'\\([\\"n])')
 #: Suffixes of the samples of histograms and summaries.
 _SUFFIXES = ("_bucket", "_count", "_sum")
-#: HELP and TYPE of a family.
-_HEADER_LINES = 2
+#: The characters of a header that show which of the two it is.
+_KEYWORD = len("# HELP")
 
 
 class RemotePodName(NamedTuple):
@@ -82,9 +115,7 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
             if keyword in ("HELP", "TYPE"):
                 current = rest.partition(" ")[0]
                 if current in headers or len(headers) < MAX_FAMILIES:
-                    of_family = headers.setdefault(current, [])
-                    if len(of_family) < _HEADER_LINES:
-                        of_family.append(line)
+                    _add_header(headers.setdefault(current, []), line)
             continue
         name, brace, rest = line.partition("{")
         labels, end, value = rest.rpartition("}")
@@ -98,12 +129,15 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
         home_labels = translated[labels]
         if home_labels is None:
             continue
-        name = name.strip()
+        name = name.strip(" \t")
+        sample = _sample(name, home_labels, value)
+        if sample is None:
+            continue
         is_current = name.startswith(current) and name[len(current) :] in ("", *_SUFFIXES)
         family = current if is_current else name
         if family not in families:
             families[family] = Family(headers.get(family, []))
-        families[family].samples.append(f"{name}{{{home_labels}}}{value}")
+        families[family].samples.append(sample)
     return families
 
 
@@ -119,9 +153,12 @@ def merge_families(parts: Iterable[Families]) -> Families:
 
 def render_families(families: Families) -> str:
     """The text, with the families sorted by name as kubelets do."""
-    lines = [
-        line for _, family in sorted(families.items()) for line in (*family.header, *family.samples)
-    ]
+    lines: list[str] = []
+    for name, family in sorted(families.items()):
+        stems = [name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)]
+        if not any(stem in families for stem in stems):
+            lines += family.header
+        lines += family.samples
     return "\n".join([*lines, ""])
 
 
@@ -157,10 +194,38 @@ def parse_samples(family: Family) -> Iterator[Sample]:
         yield Sample(unescaped, value, at)
 
 
+def _add_header(header: list[str], line: str) -> None:
+    """Adds a HELP or TYPE line, if it is valid and the first of its family."""
+    keyword = line[:_KEYWORD]
+    if _HEADER.fullmatch(line) and not any(other.startswith(keyword) for other in header):
+        header.append(line)
+
+
+def _sample(name: str, labels: str, tail: str) -> str | None:
+    """The sample with these labels, and with value and timestamp of ``tail``; None if it is not
+    valid."""
+    match = _TAIL.fullmatch(tail)
+    if match is None or not _is_number(match[1]) or not _METRIC.fullmatch(name):
+        return None
+    if match[1].startswith("-") and (_COUNTS.search(name) or _COUNTS.search(labels)):
+        return None
+    stamp = "" if match[2] is None else f" {match[2]}"
+    return f"{name}{{{labels}}} {match[1]}{stamp}"
+
+
+def _is_number(text: str) -> bool:
+    """Whether the text is a float64 to Prometheus; Go's parser rejects 1e999, Python's does not."""
+    if not _NUMBER.fullmatch(text):
+        return False
+    return text.endswith("Inf") or not math.isinf(float(text))
+
+
 def _translate_labels(labels: str, pods: Mapping[RemotePodName, Origin]) -> str | None:
     """The label set with home's names; None if it is not of a managed pod."""
     spans = _spans(labels)
-    if spans is None or "namespace" not in spans or "pod" not in spans:
+    if spans is None or "__name__" in spans or "namespace" not in spans or "pod" not in spans:
+        return None
+    if not all(_is_number(spans[name][2]) for name in _NUMERIC_LABELS if name in spans):
         return None
     home = pods.get(RemotePodName(spans["namespace"][2], spans["pod"][2]))
     if home is None:

@@ -9,6 +9,7 @@ import typer
 
 from bridge.base.command_output import ListOutputOption, Output, format_table, print_result
 from bridge.base.join_settings import SettingsError, check_name
+from bridge.base.printable_text import escape_line
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
@@ -110,7 +111,7 @@ def table(found: Report, *, wide: bool = False) -> str:
     rows = found.rows(skipped=wide)
     lines = [format_table(["severity", "id", "side", "found"], rows), ""]
     if not wide and (skipped := found.skipped()):
-        lines += [*skipped, ""]
+        lines += [*map(escape_line, skipped), ""]
     if advice := found.advice():
-        lines += ["What to do:", *(f"  {line}" for line in advice), ""]
+        lines += ["What to do:", *(f"  {escape_line(line)}" for line in advice), ""]
     return "\n".join([*lines, found.summary()])

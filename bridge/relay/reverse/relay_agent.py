@@ -13,6 +13,7 @@ home: the bridge connects by port-forwards to the agent's loopback and sends the
   refuses no client. Then it closes its listeners, and clients are refused at once.
 - Datagrams are not held (`bridge.relay.reverse.agent_datagrams`). Their stream belongs to the
   control connection, whose token the bridge sends, and ends with it.
+- A bridge that does not read what the agent sends is disconnected at `MAX_UNSENT` bytes.
 - On ``stop`` the agent ends as soon as no bridge is connected and no taken connection is open.
 """
 
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 
 #: Connections that are held until the bridge takes them.
 MAX_HELD = 1024
+#: Bytes for a bridge that it has not read: more than the announcements of all held connections.
+MAX_UNSENT = 2**20
 #: Seconds for the first line of a connection to the control port.
 FIRST_LINE_TIMEOUT = 10.0
 #: Seconds added to the bridge's idle timeout: the bridge closes first unless it has ended.
@@ -302,8 +305,13 @@ class _BridgeConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
 
     def send(self, **message: Any) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(control_messages.encode(**message))
+        if self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > MAX_UNSENT:
+            log.warning("relay: the bridge does not read what the agent sends: disconnecting it")
+            self.abort()
+            return
+        self._transport.write(control_messages.encode(**message))
 
     def send_hello(self, **more: Any) -> None:
         self.send(version=control_messages.VERSION, release=version(), **more)

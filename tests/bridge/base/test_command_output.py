@@ -34,7 +34,11 @@ def test_columns_are_as_wide_as_their_longest_cell() -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    data = {"message": "a\x1b[2J\x9b1m\u202eb\x07"}
+    data = {
+        "message": "a\x1b[2J\x9b1m\u202eb\x07",
+        "reordered": "a\u202eb",
+        "line": "a\x85b\u2028c",
+    }
     print_result(
         data, Output.TABLE, lambda: format_table(["message"], [[data["message"]], ["forged\nrow"]])
     )
@@ -44,8 +48,12 @@ def test_control_characters_do_not_reach_a_terminal(capsys: pytest.CaptureFixtur
     assert len(shown.splitlines()) == 3
     print_result(data, Output.JSON, lambda: "")
     shown = capsys.readouterr().out
-    assert all(it.isprintable() for it in shown.splitlines())
+    assert all(map(str.isprintable, shown.split("\n")))
     assert json.loads(shown) == data
+    print_result(data, Output.YAML, lambda: "")
+    shown = capsys.readouterr().out
+    assert all(map(str.isprintable, shown.split("\n")))
+    assert yaml.safe_load(shown) == data
 
 
 @pytest.mark.parametrize("text", ["\ud800 \U0001f600 \U000e0001 \x7f\t", "größe — ✓"])

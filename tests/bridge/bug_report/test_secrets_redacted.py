@@ -15,6 +15,8 @@ from bridge.base.command_error import PreflightError
 from bridge.bug_report import collector
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
+from bridge.node.join_record import ANNOTATION_OPTIONS
+from bridge.node.node_object import ANNOTATION_KUBECONFIG
 from sync.kube.api_resources import NODES, PODS, Object
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
@@ -155,7 +157,30 @@ async def test_unreachable_home_still_produces_a_report(two: Clusters, tmp_path:
     collector.write_archive(path, found)
     files = contents(path)
     assert set(files) == {"CONTENTS.txt", "check.json", "problems.json", "versions.json"}
-    assert len(parsed(files, "problems.json")) == 1
+    [problem] = parsed(files, "problems.json")
+    assert problem.startswith("connection refused by <home-api-server>")
+    assert parsed(files, "versions.json")["home"]["problem"] == problem
+    assert "127.0.0.1" not in str(files)
+
+
+async def test_addresses_of_unreachable_remotes_are_not_included(
+    two: Clusters, tmp_path: Path
+) -> None:
+    """Neither that of the node's remote, nor that of another node's."""
+    async with running_join(two):
+        pass
+    path = two.settings.remote.path
+    assert path is not None
+    config, node = path.read_text(), two.home.get(NODES, NODE)
+    path.write_text(config.replace("127.0.0.1", "127.0.0.9"))
+    (tmp_path / "other.yaml").write_text(config.replace("127.0.0.1", "127.0.0.8"))
+    annotations = {ANNOTATION_KUBECONFIG: str(tmp_path / "other.yaml")}
+    other = {"name": "other", "labels": node["metadata"]["labels"], "annotations": annotations}
+    two.home.put({**node, "metadata": other})
+    files = await report(two, tmp_path / "report.tar.gz")
+    assert "refused by <remote-api-server>" in files["problems.json"]
+    assert "refused by <remote-api-server>" in files["versions.json"]
+    assert "127.0.0." not in str(files)
 
 
 async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: Path) -> None:
@@ -169,6 +194,32 @@ async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: 
         collector.write_archive(tmp_path / "no" / "report.tar.gz", found)
 
 
+@pytest.mark.parametrize(
+    ("side", "method", "path"),
+    [
+        ("home", "GET", "*/clusterrolebindings"),
+        ("home", "POST", "*/selfsubjectaccessreviews"),
+        ("remote", "POST", "*/selfsubjectaccessreviews"),
+    ],
+)
+async def test_request_that_fails_hides_no_other_part(
+    two: Clusters, tmp_path: Path, side: str, method: str, path: str
+) -> None:
+    async with running_join(two):
+        pass
+    if side == "home":
+        annotations = {ANNOTATION_KUBECONFIG: "/gone"}
+    else:
+        annotations = {ANNOTATION_OPTIONS: json.dumps({"remoteNamespaces": ["a"]})}
+    two.home.update(NODES, NODE, {"metadata": {"annotations": annotations}})
+    api = two.home if side == "home" else two.remote
+    api.fail(Fault(method, path, code=500, times=None))
+    files = await report(two, tmp_path / "report.tar.gz")
+    assert f"nodes/{NODE}/pods.json" in files
+    assert ": 500: " in files["problems.json"]
+    assert "texts of the clusters are withheld" in files["problems.json"]
+
+
 def test_too_many_secrets_redact_all_free_text() -> None:
     redactor = Redactor()
     redactor.is_complete = True
@@ -176,6 +227,39 @@ def test_too_many_secrets_redact_all_free_text() -> None:
         redactor.learn(f"secret-{number}")
     assert redactor.redact("anything") == WITHHELD
     assert redactor.redact(None) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "USER=me\nPASSWORD=%s\n",
+        '{"auths":{"registry.example":{"username":"me","password":"%s"}}}',
+        "postgres://me:%s@db.example:5432/shop",
+        "Server=db;Password=%s;Port=1",
+    ],
+)
+def test_part_of_a_value_is_redacted(text: str) -> None:
+    value = text % PASSWORD
+    data = {"all": base64.b64encode(value.encode()).decode()}
+    environment: Object = {"spec": {"containers": [{"env": [{"name": "A", "value": value}]}]}}
+    arguments: Object = {"spec": {"containers": [{"args": [f"--config={value}"]}]}}
+    from_secret, *from_pods = Redactor(), Redactor(), Redactor()
+    from_secret.learn_data({"kind": "Secret", "data": data})
+    for redactor, pod in zip(from_pods, (environment, arguments), strict=True):
+        redactor.learn_pod(pod)
+    for redactor in (from_secret, *from_pods):
+        redactor.is_complete = True
+        assert redactor.redact(f"login: {PASSWORD}: denied") == f"login: {WITHHELD}: denied"
+
+
+@pytest.mark.parametrize("length", [len("denied: ") + 8, 100, 600, 100_000])
+def test_value_that_the_end_of_a_message_cuts_is_redacted(length: int) -> None:
+    """Errors, conditions and Events have a longest message, and so has a report."""
+    value = base64.b64encode(bytes(range(256)) * 200).decode()
+    redactor = Redactor()
+    redactor.is_complete = True
+    redactor.learn_data({"kind": "Secret", "data": {"tls.key": value}})
+    assert redactor.redact(f"denied: {value}"[:length]) == f"denied: {WITHHELD}"
 
 
 def test_short_words_are_not_redacted() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 
 import pytest
 from aiohttp import web
 
+from bridge.certificates import x509_builder
 from bridge.certificates.certificate_kinds import SERVING
 from bridge.certificates.signing_request import build_csr, generate_key
+from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Report, Severity
@@ -174,6 +178,60 @@ async def test_node_without_serving_bridge(two: Clusters) -> None:
     assert "error trying to reach service" in finding_of(found, "BRG401").found
     assert "this machine does not reach" in finding_of(found, "BRG402").found
     assert found.errors == ["BRG302", "BRG303", "BRG305", "BRG401"]
+
+
+async def test_failed_search_for_the_kubeconfig_hides_no_other_finding(two: Clusters) -> None:
+    put_node(two, path="/gone")
+    two.home.fail(Fault("GET", "*/clusterrolebindings", code=500, times=None))
+    found = await health(two)
+    assert any(each.found.startswith("not checked: ") for each in findings_of(found, "BRG102"))
+    assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "answer"),
+    [
+        ("GET", "*/validatingadmissionpolicybindings", {"items": [{"spec": [1]}]}),
+        ("GET", "*/validatingadmissionpolicybindings", {"items": [{"spec": {"policyName": [1]}}]}),
+        (
+            "GET",
+            "*/validatingadmissionpolicybindings",
+            {"items": [{"spec": {"validationActions": 1}}]},
+        ),
+        ("GET", "*/validatingadmissionpolicies", {"items": [{"spec": [1], "status": [1]}]}),
+        ("POST", "*/selfsubjectaccessreviews", {"status": [1]}),
+        ("POST", "*/selfsubjectaccessreviews", {"status": {"allowed": [1]}}),
+    ],
+)
+async def test_malformed_answer_of_the_remote_hides_no_other_finding(
+    two: Clusters, method: str, path: str, answer: Object
+) -> None:
+    put_node(two)
+    for item in answer.get("items", ()):
+        item["metadata"] = {"name": "a"}
+    raw = json.dumps({"metadata": {}, **answer}).encode()
+    two.remote.fail(Fault(method, path, raw=raw, times=None))
+    found = await health(two)
+    assert findings_of(found, "BRG205")
+    assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
+
+
+async def test_malformed_certificate_hides_no_other_finding(two: Clusters) -> None:
+    """The server at the node's address chose it."""
+    put_node(two)
+    pair = x509_builder.self_signed("n", ["malformed.example"])
+    der = ssl.PEM_cert_to_DER_cert(pair.certificate.decode())
+    der = der.replace(b"malformed.example", b"\xff" * 17)
+    malformed = ssl.DER_cert_to_PEM_cert(der).encode()
+    context = server_context(TlsKeyPair(malformed, pair.key), client_ca="")
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        status = {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+        two.home.update(NODES, NODE, {"status": status})
+        found = await health(two)
+    assert "extensions are malformed" in finding_of(found, "BRG402").found
+    assert finding_of(found, "BRG402").severity is Severity.ERROR
+    assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
 
 
 async def test_each_node_without_a_bridge_is_reported_with_the_ways_out(two: Clusters) -> None:

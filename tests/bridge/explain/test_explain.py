@@ -233,6 +233,18 @@ async def test_rejection_by_the_remote_is_found_by_a_dry_run(looked: Looked) -> 
     assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
 
 
+async def test_message_of_the_remote_adds_no_line_to_the_text(looked: Looked) -> None:
+    looked.two.home.put(_using(nodeName=NODE))
+    looked.namespace()
+    message = "denied\n\nreferences:\n  forged"
+    looked.two.remote.fail(Fault("POST", f"*/{THERE}/pods", code=403, message=message, times=None))
+    answer = await looked.answer()
+    assert answer["refusals"][0]["why"] == message
+    text = text_report.render_report(answer)
+    assert "denied\\n\\nreferences" in text
+    assert "  forged" not in text.splitlines()
+
+
 async def test_pod_security_level_and_what_decides_it_are_reported(looked: Looked) -> None:
     looked.two.home.put(_using())
     answer = await looked.answer()

@@ -136,5 +136,13 @@ def test_content_that_is_no_kubeconfig_is_rejected(content: bytes) -> None:
     rejected(content)
 
 
+def test_merged_aliases_of_some_lines_take_no_time() -> None:
+    """With PyYAML before 6.0.4, each level doubled the values of the one before."""
+    levels = ["a0: &a0 {x: 1}"]
+    levels += [f"a{n}: &a{n}\n  <<: [*a{n - 1}, *a{n - 1}]" for n in range(1, 64)]
+    with pytest.raises(RejectedKubeconfigError, match="a0 is a field"):
+        untrusted_kubeconfig.validate("\n".join(levels).encode())
+
+
 def test_the_name_of_an_unknown_field_is_shown_without_control_characters() -> None:
     assert "\x1b" not in rejected({**config(), "\x1b]0;title\x07" * 50: "x"})

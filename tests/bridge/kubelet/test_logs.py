@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+from pathlib import Path
 
 import aiohttp
 import pytest
 
+from bridge.net.unsent_budget import MAX_BUFFER, MIN_BUFFER
 from sync.kube.sockets import READ_SIZE
 from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import UpgradeRequest, respond, wait_until
+from tests.sync.kube.test_sockets import LOCKED, SO_BUF_LOCK
 
 LOG = "/containerLogs/default/web/app"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -109,10 +114,47 @@ async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> Non
             await asyncio.sleep(0.3)
         assert sent < 40_000_000, "the bridge buffers all data of the remote"
         assert harness.held <= 2 * READ_SIZE + 256 * 1024
+        buffers = harness.server.streams.unsent.receive_buffers
+        assert 0 < buffers.held <= MAX_BUFFER - MIN_BUFFER, "the kernel has all the more"
         received = 0
         async for data in response.content.iter_any():
             received += len(data)
     assert received == 60_000_000
+    await wait_until(lambda: buffers.held == 0)
+
+
+async def test_connection_of_an_ended_log_has_no_limit_for_its_next_user(
+    harness: KubeletHarness,
+) -> None:
+    """A watch may use it next, which must not be slow on a path with a long round trip."""
+    requests: list[UpgradeRequest] = []
+
+    async def handler(request: UpgradeRequest) -> None:
+        requests.append(request)
+        await request.send(HEAD + chunk(b"one\n"))
+        await request.wait_closed()
+
+    harness.remote.handler = handler
+    async with harness.session() as session, session.get(LOG) as response:
+        assert await response.content.readany() == b"one\n"
+        address = requests[0].writer.get_extra_info("peername")
+        assert locked_buffers(address) == LOCKED
+        await requests[0].send(chunk(b""))
+        assert await response.content.readany() == b""
+    await wait_until(lambda: locked_buffers(address) == 0)
+
+
+def locked_buffers(address: tuple[str, int]) -> int:
+    """The SO_BUF_LOCK of the socket of this process with this address."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sock = socket.socket(fileno=int(descriptor.name))
+            try:
+                if sock.getsockname() == address:
+                    return sock.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK)
+            finally:
+                sock.detach()
+    raise LookupError(address)
 
 
 async def test_interrupted_log_does_not_end_normally(harness: KubeletHarness) -> None:

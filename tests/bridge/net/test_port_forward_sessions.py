@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ import pytest
 from bridge.net import port_forward_sessions, spdy_session
 from bridge.net.port_forward_sessions import PortForwards
 from bridge.net.spdy_session import ForwardedStream, SpdySession
+from bridge.net.splice import Tunnel
+from bridge.net.unsent_budget import MIN_BUFFER, UnsentBudget
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.layered_transport import LayeredTransport
@@ -30,6 +33,7 @@ from tests.bridge.relay.fake_spdy import (
     control,
     data_frame,
 )
+from tests.sync.kube.test_sockets import LOCKED, SO_BUF_LOCK
 from translators.object_accessors import RemoteUid
 from translators.relay.forward_plan import Backend
 
@@ -121,6 +125,18 @@ async def test_connections_one_after_the_other_share_a_session() -> None:
             await client.ended()
             assert client.errors == []
         assert rig.sessions == 1
+
+
+async def test_tunnel_bounds_the_receive_buffer_of_the_session() -> None:
+    """The kernel would let it grow to megabytes if its size were not set."""
+    async with pods(a=fake_pods.echo_data) as rig:
+        tunnel = Tunnel(UnsentBudget().share("shop"))
+        transport = (await rig.forwards.open(backend())).attach(tunnel.remote, print)
+        sock = transport.receiving_socket
+        assert sock is not None
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == MIN_BUFFER
+        assert sock.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == LOCKED
+        tunnel.abort()
 
 
 async def test_connections_at_the_same_time_have_sessions_of_their_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 
 from bridge.observability import recent_errors
 from bridge.observability.recent_errors import RecentErrors
@@ -57,6 +58,18 @@ def test_entries_are_bounded() -> None:
     assert len(texts) == recent_errors.MAX_ENTRIES
     assert texts[0].startswith("999 ")
     assert max(map(len, texts)) == recent_errors.MAX_LENGTH
+
+
+def test_long_message_takes_no_memory_for_its_words() -> None:
+    errors, message = RecentErrors(), "word " * 500_000
+    tracemalloc.start()
+    try:
+        errors.add("warning", message, 0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert messages(errors) == [message[: recent_errors.MAX_LENGTH]]
+    assert most < 100_000
 
 
 def test_traceback_is_not_kept() -> None:

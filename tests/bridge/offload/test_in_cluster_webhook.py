@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,8 @@ from bridge.offload import in_cluster_webhook, webhook_certificate, webhook_conf
 from bridge.offload.in_cluster_webhook import CertificateKeeper, InClusterWebhookSettings
 from bridge.offload.webhook_certificate import RotatedCertificate
 from bridge.rbac.rbac_manifests import HomePermissions
-from sync.kube.api_resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Object
+from sync.base.background_task import background_task
+from sync.kube.api_resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Object, Resource
 from sync.kube.client import KubeClient
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import Clusters
@@ -198,6 +199,44 @@ async def test_emptied_secret_is_filled_again(world: World, home: KubeClient) ->
         await world.home.until(world.agrees)
         await home.patch(SECRETS, NAME, {"data": None}, namespace=WHERE)
         await world.home.until(lambda: world.agrees() and not keeper.untrusted_reason())
+
+
+@pytest.mark.parametrize("kind", [SECRETS, MUTATING_WEBHOOKS], ids=str)
+async def test_write_that_another_client_sets_back_is_repeated_at_growing_intervals(
+    world: World,
+    home: KubeClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Resource,
+) -> None:
+    monkeypatch.setattr(in_cluster_webhook, "MAX_SLEEP_SECONDS", 60.0)
+
+    def is_written() -> bool:
+        return bool(world.data()) if kind is SECRETS else world.bundle() != b"other"
+
+    async def set_back() -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            if is_written() and kind is SECRETS:
+                world.home.update(SECRETS, NAME, {"data": None}, WHERE)
+            elif is_written():
+                patch = webhook_configuration.ca_bundle_patch(b"other")
+                await home.patch(MUTATING_WEBHOOKS, NAME, patch, kind="strategic")
+
+    def writes() -> int:
+        return sum(
+            kind.plural in write.path and b64encode(b"other").decode() not in str(write.body)
+            for write in world.home.writes()
+        )
+
+    async with world.keeping(home):
+        await world.home.until(world.agrees)
+        async with background_task(set_back(), name="set-back"):
+            await asyncio.sleep(30)
+        assert 3 <= writes() <= 10
+        assert sum("another client sets" in record.message for record in caplog.records) <= writes()
+        await asyncio.sleep(30)
+        assert world.agrees()
 
 
 async def test_certificate_is_renewed_in_time(world: World, home: KubeClient) -> None:

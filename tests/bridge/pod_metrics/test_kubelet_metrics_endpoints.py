@@ -53,6 +53,8 @@ class Kubelets:
     """Parts of the statistics of pod ``b``."""
     padding: bytes = b""
     """Comments before each text."""
+    hostile: str = ""
+    """Lines at the end of each text."""
     steps: list[str] = field(default_factory=list)
     """Completed steps of padded texts."""
 
@@ -91,7 +93,7 @@ class Kubelets:
             lines.append(f"{name}{{{labels}}} {self.seconds} {self.at}")
             if path == "metrics/resource":
                 lines.append(f"pod_memory_working_set_bytes{{{labels}}} 1000 {self.at}")
-        return "\n".join([*lines, f"node_cpu_usage_seconds_total 1e6 {self.at}", ""])
+        return "\n".join([*lines, f"node_cpu_usage_seconds_total 1e6 {self.at}", self.hostile])
 
     def summary(self, node: str) -> Object:
         time = "1970-01-01T00:00:01Z"
@@ -177,6 +179,23 @@ async def test_every_path_has_only_pods_of_this_node(two: Clusters, there: Kubel
             ]
             named = {(it["namespace"], it["pod"]) for it in labels if "pod" in it}
             assert named == {("default", "a"), ("default", "b")}
+
+
+async def test_hostile_kubelet_keeps_no_scraper_from_the_metrics_of_others(
+    two: Clusters, there: Kubelets
+) -> None:
+    node = "node_cpu_usage_seconds_total"
+    labels = 'namespace="default-h",pod="a"'
+    hostile = [f"# TYPE {node} histogram", f"{node}{{{labels}}} 1e9", f"x{{{labels}}} one"]
+    there.hostile = "\n".join([*hostile, "# TYPE x fast", ""])
+    async with running(two, "worker", "another") as (_, __, session):
+        text = await read(session)
+    families = list(text_string_to_metric_families(text))
+    assert {"x"}.isdisjoint(family.name for family in families)
+    assert f"# TYPE {node} counter" in text
+    assert text.count(node + "{") == 0
+    assert value(text, node) < 1e6
+    assert 'pod="b"' in text
 
 
 async def test_pod_samples_come_from_its_own_node_only(two: Clusters, there: Kubelets) -> None:

@@ -122,6 +122,17 @@ async def test_list_shows_counts_and_last_write_without_writing(world: World) ->
     assert CANARY not in str(rows)
 
 
+@pytest.mark.parametrize("fields", [1, "x", [1], [[]], {"manager": "cluster-bridge"}], ids=str)
+async def test_malformed_record_of_writes_hides_no_objects(world: World, fields: object) -> None:
+    world.remote.update(PODS, "web", {"metadata": {"managedFields": fields}}, "shop-a")
+    found = await world.listed()
+    assert {(row["home"], row["node"]) for row in found} == {
+        (A, "burst"),
+        (A, "pool"),
+        (B, "burst"),
+    }
+
+
 async def test_clean_remote_has_an_empty_list(two: Clusters) -> None:
     assert (
         await remote_leftovers.list_leftovers(

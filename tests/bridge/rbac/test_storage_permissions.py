@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
+from sync.storage.capacity_controller import SETTLE
 from tests.fakeapi import FakeApi
 from tests.sync.conftest import harness as harness  # noqa: PLC0414  # a fixture
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
@@ -43,6 +46,7 @@ async def test_tables_match_requests(harness: EngineHarness) -> None:
     storage.home.update(PERSISTENT_VOLUME_CLAIMS, "data", grow, "default")
     await storage.settle()
     storage.remote_class(default=False)
+    await asyncio.sleep(SETTLE)
     await harness.settle()
     assert storage.remote_claim(home)
     storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
-from bridge.status import status_client
+from bridge.status import status_client, terminal_output
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
@@ -74,6 +74,35 @@ async def test_unavailable_bridge_status_names_the_cause(
     assert found["bridge"] is None
     assert expected in found["bridgeUnknown"]
     assert found["pods"]["total"] == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"bridge": {"version": "0.1.0"}},
+        {"bridge": examples.bridge(queues=5)},
+        {"bridge": examples.bridge(lagSeconds="long")},
+        {"bridge": examples.bridge(errors=[{"last": 1}])},
+        {"bridge": examples.bridge(clusters={"remote": []})},
+        {"bridge": examples.bridge(), "volumes": {"total": 1}},
+    ],
+)
+@pytest.mark.parametrize("node_count", [1, 2])
+async def test_malformed_answer_of_a_bridge_hides_nothing_else(
+    two: Clusters, home: KubeClient, answer: Object, node_count: int
+) -> None:
+    async def respond(_: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    two.home.route("GET", PROXY.replace(NODE, "remote") + "/*", respond)
+    for name in ("remote", "other")[:node_count]:
+        its = examples.node()
+        its["metadata"]["name"] = name
+        two.home.put(its)
+    found = await status_client.read_statuses(home, None)
+    assert "malformed" in found[-1]["bridgeUnknown"]
+    for text in (terminal_output.render(found), terminal_output.render_table(found)):
+        assert "Ready" in text
 
 
 async def test_forbidden_pods_are_unknown(two: Clusters, home: KubeClient) -> None:

@@ -15,7 +15,7 @@ import yaml
 from bridge.base.command_output import Output
 from bridge.status import terminal_output as shown
 from bridge.status.status_client import StatusWatch
-from tests.bridge.status.examples import pod, refused, status
+from tests.bridge.status.examples import bridge, pod, refused, status
 from translators.object_accessors import Object
 
 
@@ -86,6 +86,21 @@ def test_several_nodes_are_a_table_and_trees_of_those_with_problems(screen: Scre
     assert not any(it.startswith("remote: Ready") for it in lines)
     assert lines[-1] == shown.HINT
     assert ("━" in text) == screen.isatty()
+
+
+def test_name_of_a_resource_is_no_markup_and_no_escape_sequence(screen: Screen) -> None:
+    named = status(name="named")
+    named["resources"]["a.example/[red]gpu\x1b[2J"] = named["resources"]["cpu"]
+    text = shown.render([status(), named])
+    assert "[RED]GPU" in text
+    assert "\x1b[2J" not in text
+
+
+def test_values_of_other_types_are_shown(screen: Screen) -> None:
+    error = {"last": 1, "count": 1, "level": "error", "message": 4711}
+    text = shown.render([status(bridge=bridge(version=[4712], errors=[error]))])
+    assert "4711" in text
+    assert "4712" in text
 
 
 def test_no_color_is_honoured(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,17 @@ async def test_copy_keeps_each_attribute_of_each_file(world: VolumeWorld) -> Non
     assert isinstance(world.notified[0], Caveat)
 
 
+@pytest.mark.parametrize("answer", ["", "hello", "1 2\\n\\n", "1 2 3 4\\n\\n", "x y z\\n\\n"])
+async def test_malformed_answer_of_a_pod_is_an_error(
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Its node is in a remote, whose API server may answer in its place."""
+    monkeypatch.setattr(copy_pod, "INSPECT", f"printf '{answer}'")
+    with pytest.raises(PreflightError, match="something else than the size of its volume"):
+        await world.copy()
+    assert not world.pods()
+
+
 async def test_copy_writes_nothing_but_its_pods(world: VolumeWorld) -> None:
     await world.copy()
     writes = [write for write in world.home.writes() if not write.path.endswith("/exec")]

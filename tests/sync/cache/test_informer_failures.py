@@ -351,13 +351,65 @@ async def test_list_that_expires_between_pages_restarts(
 async def test_lists_back_off_if_versions_expire_during_them(
     api: FakeApi, informer: Informer, waits: ShortenedBackoff, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
-    answer_watches(api, monkeypatch, gone)
+    answer_watches(api, monkeypatch, EXPIRED)
     async with running_informer(informer):
-        await api.until(lambda: len(api.requests()) >= 10)
+        await api.until(lambda: len(api.requests()) >= 12)
         lists = [entry for entry in api.log if not entry.watch]
         assert len(waits.taken) >= len(lists) - 2
         assert waits.taken[3] > 2 * waits.taken[0]
+
+
+EVENT = (
+    b'{"type":"MODIFIED","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":'
+    b'{"name":"a","namespace":"default","uid":"u","resourceVersion":"9"}}}\n'
+)
+EXPIRED = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
+
+
+@pytest.mark.parametrize("lines", [[EVENT], [EVENT, EXPIRED]], ids=["ended", "expired"])
+async def test_watches_that_end_after_one_event_are_requested_at_growing_intervals(
+    api: FakeApi,
+    informer: Informer,
+    waits: ShortenedBackoff,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[bytes],
+) -> None:
+    answer_watches(api, monkeypatch, *lines)
+    async with running_informer(informer):
+        await api.until(lambda: len([entry for entry in api.log if entry.watch]) >= 8)
+        assert len(waits.taken) >= 6
+        assert waits.taken[5] > 8 * waits.taken[0]
+        assert informer.error is None
+
+
+async def test_watches_that_end_normally_or_once_early_are_requested_without_a_wait(
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff
+) -> None:
+    async with running_informer(informer):
+        for seconds in (250, 250, 0, 2, 2, 250, 0, 250):
+            await api.until(api.open_watches)
+            api.put(config_map(f"after-{asyncio.get_running_loop().time():.0f}"))
+            await caught_up(api, informer)
+            await asyncio.sleep(seconds)
+            api.end_watches()
+            await api.until(lambda: not api.open_watches())
+        await api.until(api.open_watches)
+        assert waits.taken == []
+
+
+async def test_refresh_ends_the_wait_after_early_ends(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ShortenedBackoff(monkeypatch, shortened=1)
+    informer = Informer(client, CONFIG_MAPS)
+    answer_watches(api, monkeypatch, EVENT)
+    async with running_informer(informer):
+        await asyncio.sleep(60)
+        monkeypatch.undo()
+        api.put(config_map("made"))
+        async with asyncio.timeout(0.2):
+            await informer.refresh()
+        assert informer.store.get(Key("default", "made")) is not None
 
 
 async def test_server_restored_from_a_backup_is_listed_again(

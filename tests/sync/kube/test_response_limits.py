@@ -21,6 +21,7 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.credentials import credentials_for
 from tests.fakeapi.hostile_server import HostileServer, endless, gzip_bomb, head, once
 from tests.objects import config_map
+from tests.sync.loop_steps import LoopSteps
 
 MIB = 2**20
 #: A body, its copies while it is joined, and what aiohttp buffers.
@@ -59,6 +60,37 @@ async def test_gzip_bomb_is_not_decompressed(api: FakeApi) -> None:
         ):
             await client.list(NODES, page_size=1)
         assert client.limits.rejected["body"] == 1
+
+
+async def test_gzip_bomb_is_read_in_turns_of_the_event_loop(api: FakeApi) -> None:
+    """It once kept the loop from others for 130 ms."""
+    bomb = gzip_bomb(64 * MIB)
+    server = HostileServer(head("Content-Encoding: gzip"), once(bomb))
+    steps = LoopSteps()
+    async with hostile_client(server, api) as client:
+        with steps.measured(), pytest.raises(ResponseTooLarge):
+            await client.read("/metrics", timeout=20, limit=32 * MIB, turn=client.limits.turn())
+    assert steps.longest < 0.04, steps.what
+
+
+async def test_body_that_breaks_while_it_waits_for_its_turn_is_a_broken_connection(
+    api: FakeApi,
+) -> None:
+    """aiohttp ends a malformed body with a RuntimeError if nothing reads it at that moment."""
+    size = response_limits.SMALL_BODY + 1
+    body = once(b"%x\r\n%s\r\nno size\r\n" % (size, b"x" * size))
+    server = HostileServer(head("Transfer-Encoding: chunked"), body)
+    async with hostile_client(server, api) as client:
+        held = [client.limits.turn() for _ in range(response_limits.large_bodies())]
+        for turn in held:
+            await turn.take()
+        large = client.limits.turn()
+        reading = asyncio.create_task(client.read("/metrics", timeout=20, turn=large))
+        await asyncio.sleep(1)
+        for turn in held:
+            turn.release()
+        with pytest.raises(Unreachable, match="the connection broke"):
+            await reading
 
 
 @pytest.mark.parametrize("path", ["request", "read", "stream"])

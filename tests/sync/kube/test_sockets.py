@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import struct
 
 import pytest
 
-from sync.kube.sockets import PeerState, read_tcp_info
+from bridge.base.event_loop import CancelSafeLoop
+from sync.kube.sockets import (
+    PeerState,
+    has_unacknowledged_bytes,
+    peer_state,
+    read_tcp_info,
+    resize_receive_buffer,
+)
 
 WAITED = 20_000
+#: linux/socket.h: which buffers have a size that was set; that of received bytes.
+SO_BUF_LOCK, LOCKED = 72, 2
 
 
 def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: int = 0) -> bytes:
@@ -41,3 +52,37 @@ def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: i
 )
 def test_peer_state_by_tcp_info(info: bytes, peer: PeerState) -> None:
     assert read_tcp_info(info) is peer
+
+
+def test_closed_socket_has_no_state() -> None:
+    """The socket of a transport that uvloop has closed has no descriptor."""
+
+    async def closed() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        async with server:
+            address = server.sockets[0].getsockname()
+            transport, _ = await loop.create_connection(asyncio.Protocol, *address)
+            sock = transport.get_extra_info("socket")
+            transport.abort()
+            await asyncio.sleep(0.01)
+            assert peer_state(sock) is PeerState.ACKNOWLEDGED
+            assert not has_unacknowledged_bytes(sock)
+
+    with asyncio.Runner(loop_factory=CancelSafeLoop) as runner:
+        runner.run(closed())
+
+
+def test_receive_buffer_larger_than_permitted_is_left_to_the_kernel() -> None:
+    """It begins with what is permitted, and grows as of a socket that was never limited."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        server.accept()[0],
+    ):
+        assert resize_receive_buffer(near, 2**16)
+        assert near.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == LOCKED
+        assert not resize_receive_buffer(near, 2**31 - 1)
+        assert near.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) == 0
+        assert near.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 2**16
+        assert resize_receive_buffer(near, 2**16 + 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sync.kube.api_resources import ENDPOINT_SLICES, PODS, SERVICES, Object
+from sync.kube.api_resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
+from sync.runtime import workqueue
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER, remote_name
@@ -73,6 +75,53 @@ async def test_all_services_exist_before_the_first_pod_of_a_namespace(
     assert kinds == ["namespaces", "services", "services", "pods"]
     assert there(harness, "kubernetes") is None
     assert (there(harness) or {})["spec"]["type"] == "ClusterIP"
+
+
+async def test_field_that_the_remote_does_not_keep_is_reported_and_not_sent_again(
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "RETRY_CAP", 60.0)
+    harness.remote.store.webhook = lambda obj: obj.get("spec", {}).pop("trafficDistribution", None)
+    await with_pod(harness)
+    harness.home.put(service(trafficDistribution="PreferClose"))
+    harness.home.put(service("plain"))
+    (event,) = await harness.events_with_reason("FieldDropped")
+    assert event["involvedObject"]["name"] == "web"
+    assert event["message"].startswith("remote: spec.trafficDistribution: ")
+    harness.clear_logs()
+    for number in range(10):
+        # An update of the status by another client is no reason to write.
+        status = {"conditions": [{"type": f"Type{number}", "status": "True"}]}
+        harness.remote.update(SERVICES, "web", {"status": status}, REMOTE_NAMESPACE)
+        await asyncio.sleep(10)
+    assert not harness.remote.writes("*/services*")
+    # A change by another client is repaired, and one of the home cluster is sent.
+    harness.remote.update(SERVICES, "web", {"spec": {"selector": {"app": "x"}}}, REMOTE_NAMESPACE)
+    await harness.settle()
+    assert (there(harness) or {})["spec"]["selector"] == {"app": "web"}
+    harness.home.update(SERVICES, "web", {"spec": {"selector": {"app": "y"}}}, "default")
+    await harness.settle()
+    assert (there(harness) or {})["spec"]["selector"] == {"app": "y"}
+    assert len(harness.remote.writes("*/services/web")) == 2
+    reasons = [event["reason"] for event in harness.home.objects(EVENTS)]
+    assert reasons.count("FieldDropped") == 1
+    assert "RemoteOverwrites" not in reasons
+    # The remote keeps the field now.
+    harness.remote.store.webhook = None
+    harness.home.update(SERVICES, "web", {"spec": {"selector": {"app": "z"}}}, "default")
+    await harness.settle()
+    assert (there(harness) or {})["spec"]["trafficDistribution"] == "PreferClose"
+
+
+async def test_default_that_the_remote_adds_is_no_dropped_field(harness: EngineHarness) -> None:
+    await with_pod(harness)
+    harness.home.put(service())
+    await harness.settle()
+    harness.home.update(SERVICES, "web", {"spec": {"ports": [{"port": 81}]}}, "default")
+    await harness.settle()
+    (port,) = (there(harness) or {})["spec"]["ports"]
+    assert port == {"port": 81, "protocol": "TCP", "targetPort": 81}
+    assert harness.home.objects(EVENTS) == []
 
 
 async def test_a_service_follows_its_changes_deletion_and_return(harness: EngineHarness) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sync.base.background_task import background_task
 from sync.kube.api_resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
 from sync.relay import agent_pods, endpoint_slices
 from sync.relay import reverse_controller as reverse_module
@@ -372,6 +373,33 @@ async def test_repeated_replacements_are_delayed_increasingly(
     assert waits[0] >= 0.1
     assert waits[2] >= 0.4
     assert there.slices() == []
+
+
+async def test_agent_that_another_client_deletes_is_created_at_growing_intervals(
+    there: ReverseHarness,
+) -> None:
+    await there.start()
+
+    async def delete_all() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            for pod in there.relays():
+                there.harness.remote.remove(PODS, pod["metadata"]["name"], REMOTE_NAMESPACE)
+
+    async with background_task(delete_all(), name="delete"):
+        await asyncio.sleep(60)
+    writes = there.harness.writes()
+    created = [line for line in writes if line.startswith("remote POST") and "pods" in line]
+    assert 4 <= len(created) <= 20, "the first waits are shortened"
+    await there.harness.remote.until(there.relays)
+    (pod,) = there.relays()
+    there.runs(pod)
+    await there.harness.settle()
+    assert there.published() == ["10.9.0.50"]
+    # One that has served is replaced immediately.
+    there.harness.remote.remove(PODS, pod["metadata"]["name"], REMOTE_NAMESPACE)
+    async with asyncio.timeout(0.5):
+        await there.harness.remote.until(there.relays)
 
 
 async def test_version_warning_is_reported_once(there: ReverseHarness) -> None:

@@ -117,6 +117,86 @@ def test_invalid_lines_are_dropped() -> None:
         assert translated(text) == ""
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '1x{LABELS} 1',
+        'x y{LABELS} 1',
+        'é{LABELS} 1',
+        '{LABELS} 1',
+        'x{LABELSa="b"} 1',
+        'x{LABELS,é="b"} 1',
+        'x{LABELS,__name__="y"} 1',
+        'x{LABELS,a="\\x"} 1',
+        'x{LABELS,a="\0"} 1',
+        'x{LABELS,le="many"} 1',
+        'x{LABELS,quantile="1e999"} 1',
+        'x{LABELS,le="1"} -1',
+        'x_bucket{LABELS} -Inf',
+        'x_count{LABELS} -0.5',
+        'x{LABELS}',
+        'x{LABELS} one',
+        'x{LABELS} 1_0',
+        'x{LABELS} \u0661',
+        'x{LABELS} 1e999',
+        'x{LABELS} nan',
+        'x{LABELS} 1 2 3',
+        'x{LABELS} 1 1.5',
+        'x{LABELS} 1 -5',
+        'x{LABELS} 1 99999999999999999999',
+        'x{LABELS} 1\r',
+        'x{LABELS}\u00a01',
+        'x{LABELS} 1 # {trace="1"} 1',
+    ],
+)  # fmt: skip
+def test_sample_that_parsers_of_prometheus_reject_is_dropped(line: str) -> None:
+    line = line.replace("LABELS", 'namespace="shop-h",pod="web"')
+    assert translated(f"{line}\n{SAMPLE}") == 'm{namespace="shop",pod="web"} 1\n'
+
+
+@pytest.mark.parametrize("value", ["1", "-1.5", "+.5", "1.", "1.7e+308", "NaN", "+Inf", "-Inf"])
+def test_numbers_of_prometheus_are_kept(value: str) -> None:
+    text = f'x {{ namespace = "shop-h" , pod = "web" , quantile = "{value}" , }}\t{value} \t 5 '
+    pairs = f' namespace = "shop" , pod = "web" , quantile = "{value}" ,'
+    assert translated(text.replace(" , }", " ,}")) == f"x{{{pairs}}} {value} 5\n"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "# TYPE m fast",
+        "# TYPE 1m counter",
+        "# TYPE m",
+        "# TYPE  m counter",
+        "# HELP m a\\x",
+        "# HELP m a\0",
+        "# HELP m\tabc",
+        "#\u00a0HELP m abc",
+    ],
+)
+def test_header_that_parsers_of_prometheus_reject_is_dropped(header: str) -> None:
+    assert translated(f"{header}\n{SAMPLE}") == 'm{namespace="shop",pod="web"} 1\n'
+
+
+def test_family_has_one_help_and_one_type_before_its_samples() -> None:
+    first, second = "# HELP m a\n# TYPE m counter\n", "# HELP m b\n# TYPE m gauge\n"
+    expected = first + 'm{namespace="shop",pod="web"} 1\n'
+    assert translated(f"{first}{second}{SAMPLE}\n{second}") == expected
+    assert translated(f"{SAMPLE}\n{first}") == 'm{namespace="shop",pod="web"} 1\n'
+
+
+def test_family_that_is_named_as_a_part_of_another_has_no_header() -> None:
+    """A parser takes ``m_count`` for a part of a histogram or summary ``m``, with one TYPE."""
+    part = '# TYPE m_count counter\nm_count{namespace="shop-h",pod="web"} 2\n'
+    whole = f"# TYPE m summary\n{SAMPLE}\n"
+    samples = [
+        'm{namespace="shop",pod="web"} 1',
+        'm_count{namespace="shop",pod="web"} 2',
+    ]
+    assert translated(part).splitlines() == ["# TYPE m_count counter", samples[1]]
+    assert translated(part + whole).splitlines() == ["# TYPE m summary", *samples]
+
+
 def test_samples_are_parsed_with_timestamps() -> None:
     families = exposition.relabel_metrics(RESOURCE, OURS)
     (sample,) = exposition.parse_samples(families["pod_cpu_usage_seconds_total"])
@@ -126,8 +206,8 @@ def test_samples_are_parsed_with_timestamps() -> None:
 
 
 #: Any label value; kubelets use names of images and containers.
-values = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-names = st.sampled_from(["container", "image", "id", "name", "le"])
+values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+names = st.sampled_from(["container", "image", "id", "name", "device"])
 
 
 @given(

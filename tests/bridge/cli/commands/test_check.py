@@ -16,6 +16,7 @@ from bridge.bug_report.collector import BugReport, BugReportSettings
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Finding, Report, build_report, error, not_checked, ok, warning
+from bridge.cli.commands.check import table
 from bridge.status import version_report as versions_module
 from sync.kube.kubeconfig import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
@@ -67,6 +68,13 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     monkeypatch.setattr(check_runner, "check_nodes", found.health)
     monkeypatch.setattr(check_runner, "REPEAT_SECONDS", 0.001)
     return found
+
+
+def test_reason_of_an_api_server_adds_no_line() -> None:
+    reason = "the credential may not: denied\n\nWhat to do:\n  forged"
+    report = build_report("health", [not_checked("BRG201", "home", reason, "ask\n  forged")])
+    for wide in (False, True):
+        assert "\n  forged" not in table(report, wide=wide)
 
 
 def test_table_lists_findings_and_advice(invoke: Invoke, checks: Checks) -> None:

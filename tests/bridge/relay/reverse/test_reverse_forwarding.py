@@ -368,6 +368,24 @@ async def test_stopping_agent_ends_when_nothing_is_open() -> None:
         await running
 
 
+async def test_bridge_that_does_not_read_is_disconnected() -> None:
+    """Each ping of a bridge is answered with what it contains."""
+
+    async def ping(writer: asyncio.StreamWriter) -> None:
+        for _ in range(1000):
+            writer.write(messages.encode(ping="x" * 100_000))
+            await writer.drain()
+
+    async with relayed() as back:
+        reader, writer = await asyncio.open_connection(HERE, back.relay.control_port)
+        writer.write(messages.encode(control=messages.VERSION))
+        await reader.readline()
+        async with asyncio.timeout(30):
+            with pytest.raises(ConnectionError):
+                await ping(writer)
+        writer.close()
+
+
 # -- who lies ----------------------------------------------------------------------------
 
 
