@@ -20,7 +20,7 @@ from bridge.dashboard.loopback_server import loopback_server
 from e2e import browser
 from e2e.browser import Browser
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.dashboard import example_fleet
 from tests.fakeapi import FakeApi, credentials_for
 from tests.fakeapi.kubeconfig import kubeconfig, write

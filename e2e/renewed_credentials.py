@@ -30,7 +30,7 @@ from e2e.kubectl import Json
 from e2e.service_accounts import SHORT_LIVED
 from sync.kube.bearer_token import RenewedToken
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 #: Seconds for which a certificate of the plugin is valid, and an ID token: longer than the time
 #: between two reads of a rejected credential (`sync.kube.credentials.RENEW_INTERVAL`).

@@ -22,7 +22,7 @@ from e2e.clusters.cluster import Cluster
 from e2e.kubeconfig_table import CASES, Case
 from e2e.second_api_server import native_control
 from sync.kube.api_errors import KubeError
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 #: Processes of kubectl at a time.
 PROCESSES = 3

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.derived_names import dns_label
 from translators.object_accessors import Object

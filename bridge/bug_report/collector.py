@@ -43,7 +43,8 @@ from sync.kube.api_errors import ApiError, KubeError
 from sync.kube.api_resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials
-from sync.kube.kubeconfig import KubeconfigError, KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigError
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.references.reference_keys import REFERENCED_RESOURCES
 from translators.object_accessors import Object, name_of, namespace_of
 from translators.pods.references import Reference, references

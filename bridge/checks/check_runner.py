@@ -36,7 +36,7 @@ from bridge.node.node_object import LABEL_REMOTE, is_virtual_node
 from sync.kube.api_errors import Forbidden, KubeError
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.derived_names import dns_label
 from translators.object_accessors import Object, name_of
 

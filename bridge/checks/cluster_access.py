@@ -32,7 +32,7 @@ from sync.kube.api_errors import (
 )
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.timestamps import format_time
 
 #: Seconds to connect to one cluster; credential plugins may ask a person.

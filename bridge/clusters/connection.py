@@ -23,7 +23,7 @@ from sync.kube.api_resources import NAMESPACES
 from sync.kube.bearer_token import AccountToken
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, uid_of
 from translators.timestamps import format_time
 

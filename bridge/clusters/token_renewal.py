@@ -32,7 +32,7 @@ from sync.kube.api_resources import SECRETS, SERVICE_ACCOUNTS
 from sync.kube.bearer_token import AccountToken, RenewedToken
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials
-from sync.kube.kubeconfig import RENEWED_TOKEN_FILE
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
 from translators.object_accessors import Object
 from translators.timestamps import format_time, parse_time
 

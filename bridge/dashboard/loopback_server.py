@@ -30,7 +30,7 @@ from bridge.net.http_server import HttpServer
 from bridge.net.listening_socket import listening_socket
 from bridge.status import status_client
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 #: Maximum number of connections; a browser opens at most six to one address.
 MAX_CONNECTIONS = 32

@@ -12,7 +12,7 @@ from bridge.explain import json_report
 from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 from sync.kube.api_resources import EVENTS
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata
 from translators.ownership_labels import LABEL_NODE
 

@@ -39,7 +39,7 @@ from sync.kube.api_resources import (
     Resource,
 )
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.explain import dependencies
 from translators.explain.dependencies import Dependency
 from translators.explain.persistent_volume_claims import PodStorage

@@ -9,7 +9,7 @@ from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, resolve_remote_kubeconfig
 from bridge.node import node_object
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata
 
 

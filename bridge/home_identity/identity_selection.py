@@ -42,7 +42,7 @@ from sync.kube.api_errors import Forbidden, Unauthorized
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import CertificateCredentials
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.virtual_node_identity import home_id_from_uid
 
 #: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer

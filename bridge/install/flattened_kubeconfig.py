@@ -24,7 +24,8 @@ from bridge.install.untrusted_kubeconfig import CLUSTER, USER
 from sync.kube import bearer_token, kubeconfig
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.endpoint import proxy_of_environment
-from sync.kube.kubeconfig import Entry, KubeconfigError, KubeconfigRef, Sources
+from sync.kube.kubeconfig import Entry, KubeconfigError, Sources
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
 #: Credentials that a pod cannot use, and what they do.

@@ -35,7 +35,7 @@ from sync.kube.api_resources import (
     Resource,
 )
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import RENEWED_TOKEN_FILE
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 
 #: Secrets of other namespaces that are named at most; each can have 1 MiB.

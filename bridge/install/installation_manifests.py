@@ -20,7 +20,7 @@ from bridge.install.installation import (
 )
 from bridge.offload.webhook_configuration import SERVICE_PORT, service_configuration
 from bridge.rbac import rbac_manifests
-from sync.kube.kubeconfig import RENEWED_TOKEN_FILE
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE
 from translators.object_accessors import Object
 
 #: The container's folder with the remote's kubeconfig.

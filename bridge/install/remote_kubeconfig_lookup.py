@@ -22,7 +22,7 @@ from bridge.install.installation_lookup import StoredKubeconfig
 from bridge.node import join_record, node_object
 from sync.base.private_file import memory_file
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of
 
 

@@ -46,7 +46,7 @@ from bridge.remote_claim.claim_place import select_claim_places
 from sync.cleanup import remote_inventory
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of, uid_of
 from translators.ownership_labels import has_home_uid
 

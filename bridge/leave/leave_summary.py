@@ -16,7 +16,7 @@ from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.remote_claim.claim_record import Claim
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, name_of, namespaced_name
 from translators.storage import volume_snapshot
 from translators.storage.identifiers import claim_of_volume

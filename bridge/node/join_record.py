@@ -26,7 +26,7 @@ from bridge.base.join_settings import (
     check_network,
 )
 from bridge.node import node_object
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of, text_or_empty
 from translators.ownership_labels import DOMAIN
 from translators.pod_security import PodSecurityLevel

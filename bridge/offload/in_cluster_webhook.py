@@ -35,7 +35,7 @@ from sync.cache.store import Key
 from sync.kube.api_errors import Conflict, KubeError
 from sync.kube.api_resources import MUTATING_WEBHOOKS, SECRETS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)

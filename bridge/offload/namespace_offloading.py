@@ -21,7 +21,7 @@ from bridge.offload.pod_mutator_setup import PodMutatorWriter
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, NODES
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators import offload_admission_patch
 from translators.object_accessors import Object, metadata, name_of
 from translators.offload_admission_patch import Offloading

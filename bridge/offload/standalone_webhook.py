@@ -33,7 +33,7 @@ from sync.cache.informer import Informer
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import MUTATING_WEBHOOKS
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators import offload_admission_patch
 from translators.object_accessors import Object, metadata, uid_of
 

@@ -19,7 +19,7 @@ from bridge.leave import leave_summary, remote_cleanup
 from bridge.remote_claim import claim_removal
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory, NodeInventory
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.mirror.copy_rules import COPIED_RESOURCES
 from translators.object_accessors import Object
 from translators.relay import reverse_plan

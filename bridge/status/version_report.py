@@ -19,7 +19,7 @@ from bridge.node import node_object
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, name_of
 
 #: Timeout of reading from home after connecting, in seconds.

@@ -43,7 +43,8 @@ from sync.kube import (
 from sync.kube.api_errors import ClientConfigError, Side
 from sync.kube.bearer_token import KubeconfigToken, RenewedToken
 from sync.kube.endpoint import Credential, Endpoint, client_context, usable_proxy, usable_server
-from sync.kube.kubeconfig import KubeconfigError, KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigError
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Pair

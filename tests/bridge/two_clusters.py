@@ -11,7 +11,7 @@ from typing import Any
 
 from bridge.base.join_settings import JoinSettings
 from sync.kube.api_resources import NODES, Object
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests import objects
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write

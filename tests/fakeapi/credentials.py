@@ -8,7 +8,7 @@ from pathlib import Path
 from sync.kube.api_errors import Side
 from sync.kube.credentials import Credentials
 from sync.kube.endpoint import Credential, Endpoint
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi.server import FakeApi
 
 

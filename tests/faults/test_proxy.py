@@ -16,7 +16,7 @@ from sync.kube.api_errors import Conflict, KubeError, Unreachable
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Authority

@@ -22,7 +22,7 @@ from bridge.kubelet.server import KubeletServer
 from bridge.net import accepted_connections
 from bridge.offload.webhook_server import AdmissionServer
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.kubelet.fake_api_servers import FakePodDirectory, access_for
 from tests.bridge.kubelet.pki import client_context
 from tests.fuzz.process_state import MEASURED, ProcessState, print_line, run, standard_input

@@ -18,7 +18,7 @@ from bridge.cli.options.common_options import (
     RemoteKubeconfig,
     check_context,
 )
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
 def bug_report(

@@ -21,7 +21,7 @@ from bridge.cli.options.common_options import (
 )
 from bridge.cli.options.join_options import JOIN, join_settings
 from bridge.cli.options.option_declaration import with_options
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 if TYPE_CHECKING:
     from bridge.checks.findings import Report

@@ -25,7 +25,7 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     async def names() -> list[str]:
         from bridge.clusters.connection import connect
         from bridge.status import status_client
-        from sync.kube.kubeconfig import KubeconfigRef
+        from sync.kube.kubeconfig_ref import KubeconfigRef
         from translators.object_accessors import name_of
 
         home = KubeconfigRef(_path(ctx, "home_kubeconfig"), ctx.params.get("home_context"))
@@ -49,7 +49,7 @@ def complete_home_contexts(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _contexts(path: Path | None, incomplete: str) -> list[str]:
-    from sync.kube.kubeconfig import KubeconfigRef
+    from sync.kube.kubeconfig_ref import KubeconfigRef
 
     found: dict[str, None] = {}
     with _bounded():

@@ -19,7 +19,7 @@ from bridge.cli.options.common_options import (
     RemoteKubeconfig,
     check_context,
 )
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from bridge.cli.options.common_options import (
     check_context,
     duration_option,
 )
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 WORKLOADS = "Pods of the virtual node"
 

@@ -17,7 +17,7 @@ from bridge.base.join_settings import SettingsError, check_address
 from bridge.cli.options.common_options import DryRun, HomeContext, HomeKubeconfig, LogFormatOption
 from bridge.cli.options.option_declaration import is_given
 from bridge.offload import Mechanism
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 from translators.offload_admission_patch import (
     MAX_TIERS,

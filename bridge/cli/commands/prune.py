@@ -14,7 +14,7 @@ from bridge.base.command_output import NamesOutputOption, Output, format_table, 
 from bridge.base.join_settings import SettingsError, check_name, parse_remote_namespaces
 from bridge.cli.options.common_options import CLUSTERS, RemoteContext, Yes, duration_option
 from bridge.cli.options.option_declaration import is_given
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
 #: A home's identity as the table has it (`translators.virtual_node_identity.home_id_from_uid`).

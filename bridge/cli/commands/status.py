@@ -9,7 +9,7 @@ import typer
 
 from bridge.base.command_output import ListOutputOption, Output, print_result
 from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, OptionalNode
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
 def status(

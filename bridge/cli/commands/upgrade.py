@@ -12,7 +12,7 @@ from bridge.cli.options.common_options import ApproveRequests, check_context, no
 from bridge.cli.options.install_options import INSTALL, INSTALLED
 from bridge.cli.options.join_options import PROCESS
 from bridge.cli.options.option_declaration import Option, given, with_options
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 if TYPE_CHECKING:
     from bridge.install.installed_options import InstalledOptions

@@ -10,7 +10,7 @@ import typer
 
 from bridge.base.command_output import Output, OutputOption, print_result
 from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, duration_option
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 from translators.storage.identifiers import ClaimKey
 

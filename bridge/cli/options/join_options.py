@@ -59,7 +59,7 @@ from bridge.node.node_option_parsing import (
     parse_selector,
     parse_taints,
 )
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.pod_security import PodSecurityLevel
 from translators.translation_options import ControlPlaneNodes, DaemonSets, ServiceAccounts
 

@@ -29,7 +29,7 @@ from sync.base.exception_summary import first_leaf
 from sync.engine.engine import Engine
 from sync.kube import in_cluster
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, LEASES, NODES, PODS
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.namespaces.remote_namespace_creation import NamespaceMappingError
 from tests.bridge.bad_certificate_client import reject_certificate
 from tests.bridge.kubelet.pki import Pki

@@ -18,7 +18,7 @@ from bridge.base.join_settings import (
     parse_home_api,
     parse_ports,
 )
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 
 

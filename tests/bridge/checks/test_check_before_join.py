@@ -16,7 +16,7 @@ from bridge.checks import check_runner, cluster_access
 from bridge.checks.findings import Report, Severity
 from bridge.relay.forward import rtnetlink
 from sync.kube.api_resources import NAMESPACES, NODES, Object
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests import objects
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api

@@ -23,7 +23,7 @@ from bridge.clusters.connection import connect
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.rbac import permissions
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES, Object
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import CLOSED_PORT, FakeApi, Fault

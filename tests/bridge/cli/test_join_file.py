@@ -12,7 +12,7 @@ from bridge.base.join_settings import JoinSettings
 from bridge.cli import join_file
 from bridge.cli.commands.join import join
 from bridge.cli.options.install_options import INSTALL
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke, JoinCalls
 
 #: Parameters of the command that no file can have.

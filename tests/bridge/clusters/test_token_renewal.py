@@ -21,7 +21,7 @@ from sync.kube.api_resources import SECRETS
 from sync.kube.bearer_token import RenewedToken, origin_of
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest
 from tests.fakeapi.account_tokens import NAME, NAMESPACE, account_token

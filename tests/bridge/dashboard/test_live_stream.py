@@ -18,7 +18,7 @@ from bridge.dashboard.loopback_server import loopback_server
 from bridge.status import status_client
 from sync.kube.api_resources import NODES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.dashboard import example_fleet
 from tests.fakeapi import FakeApi, Fault, credentials_for
 

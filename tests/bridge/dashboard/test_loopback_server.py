@@ -17,7 +17,7 @@ from bridge.dashboard.loopback_server import loopback_server
 from bridge.dashboard.page_responses import HEADERS, read_files
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.dashboard import example_fleet
 from tests.fakeapi import FakeApi, Fault, credentials_for
 from tests.fakeapi.kubeconfig import kubeconfig, write

@@ -11,7 +11,7 @@ import pytest
 from bridge.certificates import signed_certificate
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.home_identity.signing_home import World
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write

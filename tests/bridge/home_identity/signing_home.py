@@ -13,7 +13,7 @@ from bridge.base.join_settings import HomeIdentityChoice, JoinSettings
 from bridge.home_identity.identity_selection import HomeClients, home_clients
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, PODS, Object
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority, FakeApi
 
 NODE = "burst"

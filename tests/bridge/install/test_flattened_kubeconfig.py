@@ -16,7 +16,7 @@ from bridge.install import flattened_kubeconfig
 from sync.kube import bearer_token
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.bearer_token import RenewedToken, origin_of
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.install.kubeconfigs import AWS, CANARY, SERVER, config, write
 
 #: A user whose key is missing.

@@ -11,7 +11,7 @@ import yaml
 
 from bridge.install import flattened_kubeconfig, untrusted_kubeconfig
 from bridge.install.untrusted_kubeconfig import RejectedKubeconfigError
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.install.kubeconfigs import CANARY, config, write
 
 DATA = base64.b64encode(b"pem").decode()

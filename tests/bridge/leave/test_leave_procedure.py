@@ -38,7 +38,7 @@ from sync.kube.api_resources import (
     SERVICES,
     Object,
 )
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.namespaces import namespace_ownership
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters

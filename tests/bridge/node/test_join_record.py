@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.node import join_record
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.objects import node
 from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE
 from translators.object_accessors import Object

@@ -16,7 +16,7 @@ from sync.kube.api_errors import ClientConfigError, KubeError
 from sync.kube.api_resources import NAMESPACES, SERVICES, Object
 from sync.kube.client import KubeClient
 from sync.kube.credentials import CertificateCredentials, load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Pair

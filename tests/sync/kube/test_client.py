@@ -15,7 +15,7 @@ from sync.kube import credentials as access_module
 from sync.kube.api_resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.transport import MAX_ATTEMPTS
 from tests.fakeapi import FakeApi, Fault, credentials_for
 from tests.fakeapi.kubeconfig import kubeconfig, write

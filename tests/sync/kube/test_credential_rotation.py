@@ -20,7 +20,8 @@ from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, SERVICES, Object
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
 from sync.kube.http_upgrade import open_upgrade
-from sync.kube.kubeconfig import KubeconfigRef, Sources
+from sync.kube.kubeconfig import Sources
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import config_map

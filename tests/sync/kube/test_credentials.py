@@ -19,7 +19,7 @@ from sync.kube import credential_plugins
 from sync.kube import credentials as access_module
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import Credentials, load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import CLOSED_PORT, Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 

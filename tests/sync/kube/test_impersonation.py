@@ -15,7 +15,7 @@ from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
 from sync.kube.http_upgrade import open_upgrade
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map

@@ -12,7 +12,7 @@ from sync.kube.api_errors import ClientConfigError
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 

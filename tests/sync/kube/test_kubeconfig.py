@@ -15,7 +15,7 @@ import yaml
 
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import Credentials, load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 

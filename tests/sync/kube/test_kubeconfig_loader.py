@@ -12,7 +12,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.kube_config import KubeConfigLoader
 
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import kubeconfig, write
 

@@ -30,7 +30,7 @@ from aiohttp import web
 
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import kubeconfig, plugin
 from tests.fakeapi.tls import Pair

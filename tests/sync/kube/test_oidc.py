@@ -20,7 +20,7 @@ from sync.kube import credentials as access_module
 from sync.kube import oidc
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import Credentials, load
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
 SERVER = "https://127.0.0.1:6443"

@@ -12,7 +12,8 @@ from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.endpoint import Endpoint, proxy_of_environment
 from sync.kube.http_upgrade import open_upgrade
-from sync.kube.kubeconfig import KubeconfigRef, Sources, read_files, select
+from sync.kube.kubeconfig import Sources, read_files, select
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.kubeconfig import kubeconfig, write

@@ -12,7 +12,7 @@ from sync.kube import bearer_token, credentials
 from sync.kube.bearer_token import RenewedToken, origin_of
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
-from sync.kube.kubeconfig import RENEWED_TOKEN_FILE, KubeconfigRef
+from sync.kube.kubeconfig_ref import RENEWED_TOKEN_FILE, KubeconfigRef
 from tests.fakeapi import FakeApi
 from tests.fakeapi.account_tokens import account_token
 from tests.fakeapi.kubeconfig import kubeconfig, write

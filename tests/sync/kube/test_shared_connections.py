@@ -17,7 +17,7 @@ from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import RENEW_INTERVAL, Credentials, load
 from sync.kube.http2 import STREAM_WINDOW, Http2Response
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.http2_gateway import Http2Gateway
 from tests.fakeapi.kubeconfig import kubeconfig, write

@@ -18,7 +18,7 @@ from sync.kube.api_resources import CONFIG_MAPS, NODES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.endpoint import Endpoint
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.leader_write_fence import Fence, clock
 from tests.conftest import ClientFor
 from tests.fakeapi import Authority, FakeApi, Fault

@@ -18,7 +18,7 @@ from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Finding, Report, build_report, error, not_checked, ok, warning
 from bridge.cli.commands.check import table
 from bridge.status import version_report as versions_module
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.object_accessors import Object
 

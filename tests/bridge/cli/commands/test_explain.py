@@ -14,7 +14,7 @@ from bridge.explain import claim_lookup, cluster_lookup
 from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.claim_lookup import ClaimFacts
 from bridge.explain.cluster_lookup import ExplainSettings, PodFacts
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
 from translators.explain.claim_steps import ClaimObjects

@@ -12,7 +12,7 @@ from bridge.base.consent import Consent
 from bridge.base.join_settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
 from bridge.node.node_option_parsing import parse_taints
 from bridge.observability import log_output as to_stderr
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke, JoinCalls
 from translators.capacity.node_capacity import OfferLimits
 from translators.translation_options import HostPort, PodMetadata

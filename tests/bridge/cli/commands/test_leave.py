@@ -12,7 +12,7 @@ import pytest
 
 from bridge.leave import leave_procedure as leave_module
 from bridge.leave.leave_summary import LeaveSettings
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
 NODE = ("leave", "burst")

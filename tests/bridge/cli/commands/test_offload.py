@@ -13,7 +13,7 @@ from bridge.offload import in_cluster_webhook, namespace_offloading, standalone_
 from bridge.offload.in_cluster_webhook import InClusterWebhookSettings
 from bridge.offload.namespace_offloading import OffloadSettings
 from bridge.offload.standalone_webhook import StandaloneWebhookSettings
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.object_accessors import Object
 from translators.offload_admission_patch import Offloading

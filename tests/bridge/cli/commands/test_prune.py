@@ -12,7 +12,7 @@ import yaml
 
 from bridge.prune import remote_leftovers
 from bridge.prune.remote_leftovers import PruneSettings
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.object_accessors import Object
 

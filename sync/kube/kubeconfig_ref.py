@@ -1,0 +1,49 @@
+"""`KubeconfigRef` names a kubeconfig and a context.
+
+A module of its own because command-line options need it, for which `bridge --help` would import
+yaml.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+#: The name of the file with a renewed token (`sync.kube.bearer_token`) beside a kubeconfig, and of
+#: the key in an installation's state Secret.
+RENEWED_TOKEN_FILE = "renewed-token"  # noqa: S105
+
+
+@dataclass(frozen=True, slots=True)
+class KubeconfigRef:
+    """A kubeconfig and a context in it; None means kubectl's default."""
+
+    path: Path | None = None
+    context: str | None = None
+    renewed_token: Path | None = None
+    """The file of the token that replaces the kubeconfig's; None: the one beside the kubeconfig."""
+
+    def __str__(self) -> str:
+        where = self.files()
+        return where if self.context is None else f"{where} (context {self.context})"
+
+    def files(self) -> str:
+        """The file, or the list of files as in ``KUBECONFIG``, as kubectl finds it."""
+        if self.path is not None:
+            return str(self.path)
+        return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+    def paths(self) -> list[Path]:
+        """The files of that list, which may not exist."""
+        return [Path(file).expanduser() for file in self.files().split(os.pathsep) if file]
+
+    def existing(self) -> list[Path]:
+        """Those of them that exist."""
+        return [path for path in self.paths() if path.exists()]
+
+    def renewed_token_files(self) -> list[Path]:
+        """The files in which there may be a renewed token."""
+        if self.renewed_token is not None:
+            return [self.renewed_token]
+        return [path.absolute().with_name(RENEWED_TOKEN_FILE) for path in self.paths()]
