@@ -10,7 +10,7 @@ that: once the kubeconfig contains another token, the renewed one counts no more
 - in the user's state directory (``XDG_STATE_HOME``), under that digest, so that every command that
   reads the kubeconfig finds it; files have mode 0600, the directory 0700, and files of expired
   tokens are deleted when another one is kept;
-- as the file `RENEWED_TOKEN_FILE` (`sync.kube.kubeconfig`) beside the kubeconfig, where an
+- as the file `RENEWED_TOKEN_FILE` (`sync.kube.kubeconfig_ref`) beside the kubeconfig, where an
   installed bridge mounts that key of its state Secret.
 """
 

@@ -282,7 +282,7 @@ class Page:
     items: list[Object]
     resource_version: str
     is_metadata_only: bool = False
-    """Whether the objects have their metadata alone, because they are too large."""
+    """Whether the objects have only their metadata, because they are too large."""
 
 
 class ListPages:
