@@ -215,7 +215,7 @@ async def _add_node(
         found.problem(f"remote of {name}: its kubeconfig was not found")
         found.unlearned.append(f"copies and tokens in the remote of {name}")
         return
-    its = await check_connectivity(stack, there.ref, "remote", named=there.description)
+    its = await check_connectivity(stack, there, "remote")
     _hide(found, its.credentials, show=settings.addresses)
     if its.client is None:
         _add_errors(its, found)

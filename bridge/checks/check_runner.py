@@ -135,24 +135,24 @@ async def _check_node(
     node: Object,
 ) -> list[Finding]:
     name, ignored = name_of(node), list[str]()
-    remote, source = ClusterConnectivity("remote"), None
+    remote, ref = ClusterConnectivity("remote"), None
     reason = "this machine does not have the remote's kubeconfig that the node recorded"
     missing = not_checked("BRG102", "remote", reason, "name it with --kubeconfig")
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            source = await resolve_remote_kubeconfig(
+            ref = await resolve_remote_kubeconfig(
                 stack, home_client, node, settings.remote, warn=ignored.append
             )
     except (KubeError, TimeoutError) as problem:
         missing = _failed_request("BRG102", problem, "home")
-    if source is None:
+    if ref is None:
         remote.findings.append(missing)
     else:
-        remote = await check_connectivity(stack, source.ref, "remote", named=source.description)
+        remote = await check_connectivity(stack, ref, "remote")
     join_settings = join_record.read_settings(
         node,
         home=settings.home,
-        remote=source.ref if source else KubeconfigRef(),
+        remote=ref or KubeconfigRef(),
         network=settings.network,
     )
     context = CheckContext(join_settings, name, home, remote, node)

@@ -44,9 +44,9 @@ EXPIRY_WARNING = timedelta(days=7)
 
 
 async def check_connectivity(
-    stack: AsyncExitStack, ref: KubeconfigRef, side: Side, *, named: str = ""
+    stack: AsyncExitStack, ref: KubeconfigRef, side: Side
 ) -> ClusterConnectivity:
-    """Connects to a cluster; ``stack`` closes the client. ``named`` is the kubeconfig in findings.
+    """Connects to a cluster; ``stack`` closes the client.
 
     Raises nothing: the findings say what failed. A check that fails has no other finding.
     """
@@ -68,7 +68,7 @@ async def check_connectivity(
     findings = []
     if credentials is not None:
         findings = [
-            *_of_kubeconfig(credentials, cluster, named),
+            *_of_kubeconfig(credentials, cluster),
             await _check_expiry(credentials, cluster),
         ]
     if failure is not None:
@@ -118,13 +118,11 @@ def _failure(problem: KubeError) -> Finding:
     return error("BRG101", side, problem.message)
 
 
-def _of_kubeconfig(
-    credentials: Credentials, cluster: ClusterConnectivity, named: str
-) -> Iterator[Finding]:
+def _of_kubeconfig(credentials: Credentials, cluster: ClusterConnectivity) -> Iterator[Finding]:
     """Findings about the kubeconfig, after the attempt to connect."""
     side, ref, endpoint = credentials.side, credentials.ref, credentials.endpoint
     context = "" if ref.context else f" (context {credentials.context})"
-    yield ok("BRG102", side, f"{named or ref}{context}")
+    yield ok("BRG102", side, f"{ref}{context}")
     if not endpoint.uses_tls:
         yield warning("BRG105", side, "the API server is reached over plain http")
     elif endpoint.skips_verification:

@@ -32,7 +32,7 @@ async def connect_remote(
         return None
     try:
         remote = await stack.enter_async_context(
-            connect(found.ref, side="remote", notify=lambda _: None)
+            connect(found, side="remote", notify=lambda _: None)
         )
         with as_preflight_errors("remote"):
             await check_remote_of_node(remote, node)

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
@@ -26,13 +25,6 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of
 
 
-class RemoteKubeconfig(NamedTuple):
-    """A kubeconfig, and its description for messages."""
-
-    ref: KubeconfigRef
-    description: str
-
-
 async def resolve_remote_kubeconfig(
     stack: AsyncExitStack,
     home: KubeClient,
@@ -40,18 +32,15 @@ async def resolve_remote_kubeconfig(
     option: KubeconfigRef | None,
     *,
     warn: Notify,
-) -> RemoteKubeconfig | None:
+) -> KubeconfigRef | None:
     """The kubeconfig of the Node's remote, valid until ``stack`` is closed; None if there is none.
 
     ``warn`` receives a line for each ignored Secret. Raises KubeError.
     """
     if ref := option or _recorded_kubeconfig(node):
-        return RemoteKubeconfig(ref, str(ref))
+        return ref
     stored = await installation_lookup.read_stored_kubeconfig(home, name_of(node), node, warn=warn)
-    if stored is None:
-        return None
-    ref = stack.enter_context(kubeconfig_in_memory(stored))
-    return RemoteKubeconfig(ref, f"the Secret {stored.secret} at home")
+    return None if stored is None else stack.enter_context(kubeconfig_in_memory(stored))
 
 
 async def check_remote_of_node(remote: KubeClient, node: Object) -> None:
@@ -76,5 +65,6 @@ def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:
 @contextlib.contextmanager
 def kubeconfig_in_memory(stored: StoredKubeconfig) -> Iterator[KubeconfigRef]:
     """The kubeconfig and its renewed token, as files in memory until the block ends."""
+    origin = f"Secret {stored.secret} in the home cluster"
     with memory_file(stored.content) as path, memory_file(stored.renewed_token) as renewed:
-        yield KubeconfigRef(Path(path), renewed_token=Path(renewed))
+        yield KubeconfigRef(Path(path), renewed_token=Path(renewed), origin=origin)

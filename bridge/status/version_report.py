@@ -59,9 +59,7 @@ async def _node_versions(
     found = await resolve_remote_kubeconfig(stack, home, known, remote_ref, warn=ignored.append)
     remote: Object = {"version": "", "problem": "its kubeconfig is not on this machine"}
     if found is not None:
-        remote = _cluster_version(
-            await check_connectivity(stack, found.ref, "remote", named=found.description)
-        )
+        remote = _cluster_version(await check_connectivity(stack, found, "remote"))
     remote["problem"] = "; ".join(it for it in (*ignored, remote["problem"]) if it)
     info = (known.get("status") or {}).get("nodeInfo") or {}
     return {

@@ -23,9 +23,11 @@ class KubeconfigRef:
     context: str | None = None
     renewed_token: Path | None = None
     """The file of the token that replaces the kubeconfig's; None: the one beside the kubeconfig."""
+    origin: str = ""
+    """Where the kubeconfig of a file in memory is from, for messages."""
 
     def __str__(self) -> str:
-        where = self.files()
+        where = self.origin or self.files()
         return where if self.context is None else f"{where} (context {self.context})"
 
     def files(self) -> str:

@@ -128,6 +128,23 @@ async def test_renewed_token_in_the_state_secret_is_used_and_written_to_no_file(
     assert "does not accept" not in report
 
 
+async def test_stored_kubeconfig_that_cannot_be_used_is_named_by_its_secret(two: Clusters) -> None:
+    """A path of the process would help nobody."""
+    assert two.settings.remote.path is not None
+    content = yaml.safe_load(two.settings.remote.path.read_text())
+    content["clusters"][0]["cluster"]["certificate-authority-data"] = "bm8gUEVN"
+    for it in installation_manifests.render(WANTED, yaml.safe_dump(content)):
+        two.home.put(it)
+    secret = f"Secret {WANTED.namespace}/"
+    checked = await check_runner.check_nodes(NodeCheckSettings(two.settings.home, ""))
+    [its] = [it for it in checked.findings if it.id == "BRG102" and it.side == "remote"]
+    assert its.severity is Severity.ERROR
+    assert secret in its.found
+    report = await everything(two)
+    assert secret in report
+    assert "/proc/self" not in its.found + report
+
+
 @pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "not installed"])
 async def test_a_tenants_kubeconfig_is_not_executed_and_the_warning_names_its_secret(
     two: Clusters, tmp_path: Path, is_installed: bool
