@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -210,8 +209,7 @@ def _exit_after(seconds: float) -> None:
 def _event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's event loop if it is installed, else asyncio's."""
     try:
-        importlib.import_module("uvloop")
-        from bridge.base.event_loop import CancelSafeLoop
+        import uvloop
     except ImportError:
         return None
-    return CancelSafeLoop
+    return uvloop.new_event_loop

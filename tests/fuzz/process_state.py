@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridge.base.event_loop import CancelSafeLoop
+import uvloop
+
 from bridge.base.garbage_collection import freeze_imports, reduce_collections
 
 #: The last argument of a process that is measured.
@@ -179,7 +180,7 @@ def run(main: Coroutine[Any, Any, None], *, measured: bool) -> None:
     """Runs the process as the bridge does, or on asyncio's loop if it is ``measured``."""
     reduce_collections()
     freeze_imports()
-    factory = asyncio.new_event_loop if measured else CancelSafeLoop
+    factory = asyncio.new_event_loop if measured else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main)
 

@@ -8,12 +8,11 @@ import time
 import pytest
 import uvloop
 
-from bridge.base.event_loop import CancelSafeLoop
 from sync.base.clock import lease_time, now
 from sync.kube.leader_write_fence import Fence
 from tests.virtual_time_loop import VirtualLoop
 
-REAL_LOOPS = [asyncio.SelectorEventLoop, uvloop.Loop, CancelSafeLoop]
+REAL_LOOPS = [asyncio.SelectorEventLoop, uvloop.Loop]
 
 
 async def test_both_clocks_follow_simulated_time() -> None:

@@ -7,8 +7,8 @@ import socket
 import struct
 
 import pytest
+import uvloop
 
-from bridge.base.event_loop import CancelSafeLoop
 from sync.kube.sockets import (
     PeerState,
     has_unacknowledged_bytes,
@@ -69,7 +69,7 @@ def test_closed_socket_has_no_state() -> None:
             assert peer_state(sock) is PeerState.ACKNOWLEDGED
             assert not has_unacknowledged_bytes(sock)
 
-    with asyncio.Runner(loop_factory=CancelSafeLoop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(closed())
 
 
