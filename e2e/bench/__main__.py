@@ -25,9 +25,8 @@ from e2e.bench import (
 )
 from e2e.bench import remotes as remotes_bench
 from e2e.bench import streams as stream_bench
-from e2e.bench import (
-    volume as volume_bench,
-)
+from e2e.bench import volume as volume_bench
+from e2e.bench import watches as watches_bench
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
 from e2e.bench.report_output import measured, print_reports, say, with_targets
@@ -66,9 +65,14 @@ def relay(
     rounds: Rounds = 3,
     megabytes: Megabytes = 200,
     idle: Idle = 0,
+    without_spdy: Annotated[
+        bool, typer.Option("--without-spdy", help="Open a WebSocket for each connection.")
+    ] = False,
 ) -> None:
     """Measure connections to Services through the bridge, and over a flat network."""
-    wanted = relay_forward.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
+    wanted = relay_forward.Settings(
+        rounds=rounds, size=megabytes * 10**6, idle=idle, without_spdy=without_spdy
+    )
     with print_reports("relay") as add, _pair(prefix) as (home, remote, log):
         add(with_targets(relay_forward.run(home, remote, wanted, say, log).as_json()))
 
@@ -86,6 +90,21 @@ def relay_back(
     with print_reports("relay-back") as add, _pair(prefix) as (home, remote, log):
         made = bridge_image.load(remote, Settings(prefix=prefix).cache, say)
         add(with_targets(relay_reverse.run(home, remote, wanted, say, log, image=made).as_json()))
+
+
+@app.command()
+def watches(
+    *,
+    prefix: StreamsPrefix = "cb",
+    rounds: Rounds = 3,
+    watches: Annotated[int, typer.Option("--watches", "-n", help="Number of watches.", min=1)] = (
+        1000
+    ),
+) -> None:
+    """Measure the memory of a watch of one object, with and without HTTP/2."""
+    with print_reports("watches") as add, _pair(prefix) as (home, _, __):
+        report = watches_bench.run(home, say, watches=watches, rounds=rounds)
+        add(with_targets(report.as_json()))
 
 
 @app.command()

@@ -5,8 +5,7 @@ publishes, its port-forward, the pod) and ``flat`` (the pod's own address: the t
 routes to this machine). The client is this process, for both, on the same processors as the bridge.
 
 - ``connect_N``: connections per second with N clients, each of which connects, sends a request,
-reads
-  the response and closes;
+  reads the response and closes;
 - ``request_ms``: a request on an open connection;
 - ``download``: megabytes per second of one connection, and the bridge's CPU time per megabyte;
 - ``idle_kib``: the bridge's memory per idle connection.
@@ -70,6 +69,18 @@ join_options.RelaySettings = partial(
     connections=10_000, service_connections=5_000, rate=1e6, service_rate=1e6,
 )
 """
+#: Port-forwards as to a remote that rejects SPDY: a WebSocket for each connection.
+_WITHOUT_SPDY = """
+from bridge.net import port_forward_sessions
+
+class OverWebSockets(port_forward_sessions.PortForwards):
+    def __init__(self, remote):
+        super().__init__(remote)
+        self._spdy_from = float("inf")
+
+from bridge.relay.forward import remote_pod_connections
+remote_pod_connections.PortForwards = OverWebSockets
+"""
 
 Progress = Callable[[str], None]
 Endpoints = dict[str, tuple[str, int]]
@@ -84,11 +95,16 @@ class Settings:
     """Bytes of a download."""
     idle: int
     """Number of idle connections; 0 for none."""
+    without_spdy: bool = False
 
 
 def run(home: Cluster, remote: Cluster, settings: Settings, say: Progress, log: Path) -> Report:
     """Joins, measures, and leaves."""
-    with joined(home, remote, log) as pid, _served(home, remote, settings.size) as paths:
+    before = _UNLIMITED + _WITHOUT_SPDY * settings.without_spdy
+    with (
+        joined(home, remote, log, before=before) as pid,
+        _served(home, remote, settings.size) as paths,
+    ):
         return measure_paths("relay", settings, paths, {"": pid}, say)
 
 
@@ -229,11 +245,13 @@ def _exchange(sock: socket.socket) -> None:
 
 
 @contextmanager
-def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[int]:
-    """A bridge with these additional arguments; its process ID."""
+def joined(
+    home: Cluster, remote: Cluster, log: Path, *more: str, before: str = _UNLIMITED
+) -> Iterator[int]:
+    """A bridge with these additional arguments, which runs ``before`` first; its process ID."""
     args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--network", "relay")
     bridge = Bridge(home, remote, log, (*args, *more))
-    bridge.use(bridge_program(REPOSITORY, before=_UNLIMITED))
+    bridge.use(bridge_program(REPOSITORY, before=before))
     bridge.start()
     assert bridge.process is not None
     try:
@@ -271,7 +289,9 @@ def namespace(home: Cluster) -> Iterator[None]:
 
 def server(node: str, size: int) -> str:
     """The server pod, on this node."""
-    container = shell("main", _SCRIPT.format(size=size))
+    # The server listens only once the file is written.
+    probe = {"tcpSocket": {"port": 9000}, "periodSeconds": 2}
+    container = shell("main", _SCRIPT.format(size=size), readinessProbe=probe)
     return pod(node, "bench", {"labels": {"app": "bench"}}, containers=[container, _SERVER])
 
 
