@@ -98,7 +98,7 @@ class Kubelets:
     def summary(self, node: str) -> Object:
         time = "1970-01-01T00:00:01Z"
         cpu = {"time": time, "usageNanoCores": 5, "usageCoreNanoSeconds": 10**10}
-        memory = {"time": time, "workingSetBytes": 1000}
+        memory = {"time": time, "usageBytes": 1500, "workingSetBytes": 1000, "rssBytes": 0}
         refs = [{"namespace": where, "name": pod, "uid": "theirs"} for where, pod in KUBELET_PODS]
         pods = [{"podRef": ref, "cpu": cpu, "memory": memory} for ref in refs]
         pods[1] |= self.worse
@@ -356,7 +356,8 @@ async def test_summary_is_that_of_the_virtual_node(two: Clusters, there: Kubelet
             short = await answer.json()
         uid = harness.home_pod("a")["metadata"]["uid"]
     assert found["node"]["nodeName"] == NODE
-    assert found["node"]["memory"]["workingSetBytes"] == 1000
+    memory = {"time": TIME, "usageBytes": 1500, "workingSetBytes": 1000, "rssBytes": 0}
+    assert found["node"]["memory"] == memory
     assert found["node"]["cpu"]["usageNanoCores"] == 5
     assert found.keys() == {"node", "pods"}
     (pod,) = found["pods"]
@@ -386,6 +387,8 @@ for _ in range(300):
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1, "usageNanoCores": 1e300}},
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1}, "memory": {"workingSetBytes": [1]}},
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1}, "memory": {"workingSetBytes": -1}},
+        {"memory": {"rssBytes": [1]}},
+        {"memory": {"usageBytes": 1e300}},
         {"more": DEEP},
     ],
 )
@@ -478,6 +481,8 @@ async def test_without_kubelet_permission_the_metrics_api_is_used(
         assert value(text, "resource_scrape_error") == 0
         summary = await read(session, "/stats/summary")
         assert '"usageNanoCores":250000000' in summary
+        memory = json.loads(summary)["node"]["memory"]
+        assert memory["usageBytes"] == memory["rssBytes"] == memory["workingSetBytes"] == 2 * 2**20
         for body in (text, summary):
             assert "secret-pod" not in body
         assert await is_empty(session, "/metrics/cadvisor")
