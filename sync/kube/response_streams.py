@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import aiohttp
-from multidict import CIMultiDict
 
 from sync.kube.api_errors import Unauthorized, from_status
 from sync.kube.api_server import code_label
@@ -138,7 +137,7 @@ class StreamTransport(Transport):
             defaults.url(path, query),
             timeout=timeout,
             read_bufsize=read_ahead,
-            **_with_headers(defaults.options(), headers),
+            **defaults.options(headers=headers),
         )
 
     @asynccontextmanager
@@ -167,7 +166,7 @@ class StreamTransport(Transport):
         await self.confirm_cluster()
         defaults = self._request_defaults()
         # API servers answer 406 to an upgrade that accepts JSON only.
-        options = _with_headers(defaults.options("*/*"), headers)
+        options = defaults.options("*/*", headers=headers)
         del options["allow_redirects"]
         with self.connection_errors(what):
             try:
@@ -188,10 +187,3 @@ class StreamTransport(Transport):
         """A context manager that raises `Unreachable` for connection failures while the body of
         ``path`` is read."""
         return self.connection_errors(f"GET {path}")
-
-
-def _with_headers(options: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """A copy of the options of a request, with these headers too; others can repeat."""
-    merged = CIMultiDict(options["headers"])
-    merged.update(headers or {})
-    return {**options, "headers": merged}
