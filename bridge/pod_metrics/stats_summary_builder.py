@@ -17,8 +17,8 @@ from translators.timestamps import format_time, parse_time
 
 #: A million cores.
 MAX_NANO_CORES = 1e15
-#: What a kubelet always states of its node besides the working set; the monitor of Kubernetes' own
-#: end-to-end tests ends if one is missing.
+#: Fields that a kubelet always has for its node besides the working set; the monitor of Kubernetes'
+#: own end-to-end tests ends if one is missing.
 _MEMORY = ("usageBytes", "rssBytes")
 
 

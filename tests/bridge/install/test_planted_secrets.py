@@ -129,7 +129,7 @@ async def test_renewed_token_in_the_state_secret_is_used_and_written_to_no_file(
 
 
 async def test_stored_kubeconfig_that_cannot_be_used_is_named_by_its_secret(two: Clusters) -> None:
-    """A path of the process would help nobody."""
+    """Not by a path of the process, which is of no use to the user."""
     assert two.settings.remote.path is not None
     content = yaml.safe_load(two.settings.remote.path.read_text())
     content["clusters"][0]["cluster"]["certificate-authority-data"] = "bm8gUEVN"
