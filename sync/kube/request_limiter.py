@@ -54,9 +54,7 @@ class RequestLimiter:
         self._most = most
         self._limit = float(most)
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
-        self._changed = -math.inf
-        """When the limit last changed."""
-        self._grows_at = -math.inf
+        self._lowered_at = self._grows_at = -math.inf
 
     @property
     def limit(self) -> int:
@@ -93,15 +91,13 @@ class RequestLimiter:
             return
         now = clock.now()
         if throttled:
-            if sent >= self._changed:
-                self._set(max(self._limit / 2, LEAST), grows_at=now + HOLD)
+            if sent >= self._lowered_at:
+                self._limit = max(self._limit / 2, LEAST)
+                self._lowered_at, self._grows_at = now, now + HOLD
         elif self._queue.waiting and self._limit < self._most and now >= self._grows_at:
-            more = max(1, self._limit / 8)
-            self._set(min(self._limit + more, self._most), grows_at=now + STEP)
+            self._limit = min(self._limit + max(1, self._limit / 8), self._most)
+            self._grows_at = now + STEP
         self._release(flow)
-
-    def _set(self, limit: float, *, grows_at: float) -> None:
-        self._limit, self._changed, self._grows_at = limit, clock.now(), grows_at
 
     def _release(self, flow: Hashable) -> None:
         """Frees the slot, and hands free slots to waiting requests."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sync.kube.request_limiter import FLOW, LEAST, RequestLimiter, urgent
+from sync.kube.request_limiter import FLOW, HOLD, LEAST, RequestLimiter, urgent
 from tests.virtual_time_loop import run_virtual
 
 MOST = 64
@@ -162,6 +162,32 @@ def test_concurrent_throttling_lowers_the_limit_once_and_not_below_the_minimum()
             flow, sent = await it.enter(), asyncio.get_running_loop().time()
             it.leave(flow, sent=sent, throttled=True)
         assert it.limit == LEAST
+
+    run_virtual(main)
+
+
+def test_throttling_lowers_a_limit_that_has_grown_since_the_request() -> None:
+    """A response may take longer than the limit needs to grow."""
+
+    async def late() -> bool:
+        await asyncio.sleep(2)
+        return True
+
+    async def main() -> None:
+        load = Load(takes(lambda: 0.01))
+        load.crowd()
+        await asyncio.sleep(1)
+        flow, sent = await load.limiter.enter(), asyncio.get_running_loop().time()
+        load.limiter.leave(flow, sent=sent, throttled=True)
+        assert load.limiter.limit == MOST // 2
+        await asyncio.sleep(HOLD)
+        throttled = asyncio.create_task(load.one(late))
+        await asyncio.sleep(1.9)
+        assert load.limiter.limit > MOST // 2
+        await asyncio.sleep(0.5)
+        assert load.limiter.limit == MOST // 2
+        await throttled
+        await load.end()
 
     run_virtual(main)
 
