@@ -43,12 +43,12 @@ def memory_stats(at: int, working_set: float) -> Object:
 def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
     """The usage in these PodStats, without pods that have no CPU usage."""
     for pod in pods:
-        cpu, memory = pod.get("cpu") or {}, pod.get("memory") or {}
+        cpu = pod.get("cpu") or {}
         nanoseconds = cpu.get("usageCoreNanoSeconds")
         if nanoseconds is not None and "time" in cpu:
             # Whole seconds: it was taken before this one was over.
             at = round(parse_time(str(cpu["time"])).timestamp() * 1000) + 999
-            used = float(memory.get("workingSetBytes") or 0)
+            used = _memory(pod, "workingSetBytes")
             yield PodUsage(str(pod["podRef"]["uid"]), nanoseconds / 1e9, at, used)
 
 

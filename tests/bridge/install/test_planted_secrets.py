@@ -60,10 +60,13 @@ def two(two: Clusters) -> Clusters:
     return two
 
 
-def install(two: Clusters) -> None:
+def install(two: Clusters, **cluster: str) -> None:
+    """Installs a bridge whose stored kubeconfig has these fields of the cluster besides."""
     assert two.settings.remote.path is not None
-    for it in installation_manifests.render(WANTED, two.settings.remote.path.read_text()):
-        two.home.put(it)
+    content = yaml.safe_load(two.settings.remote.path.read_text())
+    content["clusters"][0]["cluster"] |= cluster
+    for manifest in installation_manifests.render(WANTED, yaml.safe_dump(content)):
+        two.home.put(manifest)
 
 
 def plant(two: Clusters, content: Object, namespace: str = TENANT, name: str = "planted") -> None:
@@ -130,19 +133,17 @@ async def test_renewed_token_in_the_state_secret_is_used_and_written_to_no_file(
 
 async def test_stored_kubeconfig_that_cannot_be_used_is_named_by_its_secret(two: Clusters) -> None:
     """Not by a path of the process, which is of no use to the user."""
-    assert two.settings.remote.path is not None
-    content = yaml.safe_load(two.settings.remote.path.read_text())
-    content["clusters"][0]["cluster"]["certificate-authority-data"] = "bm8gUEVN"
-    for it in installation_manifests.render(WANTED, yaml.safe_dump(content)):
-        two.home.put(it)
+    install(two, **{"certificate-authority-data": "bm8gUEVN"})
     secret = f"Secret {WANTED.namespace}/"
     checked = await check_runner.check_nodes(NodeCheckSettings(two.settings.home, ""))
-    [its] = [it for it in checked.findings if it.id == "BRG102" and it.side == "remote"]
-    assert its.severity is Severity.ERROR
-    assert secret in its.found
+    [finding] = [
+        found for found in checked.findings if (found.id, found.side) == ("BRG102", "remote")
+    ]
+    assert finding.severity is Severity.ERROR
+    assert secret in finding.found
     report = await everything(two)
     assert secret in report
-    assert "/proc/self" not in its.found + report
+    assert "/proc/self" not in finding.found + report
 
 
 @pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "not installed"])
