@@ -100,12 +100,14 @@ class Settings:
 
 def run(home: Cluster, remote: Cluster, settings: Settings, say: Progress, log: Path) -> Report:
     """Joins, measures, and leaves."""
-    before = _UNLIMITED + _WITHOUT_SPDY * settings.without_spdy
+    name, before = "relay", _UNLIMITED
+    if settings.without_spdy:  # A report without targets: they are those of SPDY sessions.
+        name, before = "relay-without-spdy", _UNLIMITED + _WITHOUT_SPDY
     with (
         joined(home, remote, log, before=before) as pid,
         _served(home, remote, settings.size) as paths,
     ):
-        return measure_paths("relay", settings, paths, {"": pid}, say)
+        return measure_paths(name, settings, paths, {"": pid}, say)
 
 
 def measure_paths(
