@@ -3,7 +3,7 @@ over a WebSocket each.
 
 - `PortForwards.open` returns a connection to a port of a pod. If a session with the pod is usable
   (`bridge.net.spdy_session`), that takes no round trip; otherwise a session is opened, for which
-  the API server and the kubelet connect. So there are five to seven times as many connections a
+  the API server and the kubelet connect. So there are four to seven times as many connections a
   second as over WebSockets (`python -m e2e.bench relay`, with and without ``--without-spdy``).
 - Sessions belong to one pod, by its UID, and are closed `IDLE_SECONDS` after their last stream has
   ended. At most `MAX_IDLE` idle ones are kept, the newest.
