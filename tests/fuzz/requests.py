@@ -55,8 +55,9 @@ class Attack:
         """Whether a request of it may be served. A credential counts wherever it is."""
         if not listener.authenticates:
             return True
-        known = (b"Bearer good", b"Z29vZA", listener.served)
-        marks = known[:2] if listener.tls else known[2:]
+        # The secret of the dashboard is its path, with a slash behind it or without.
+        secret = listener.served.strip(b"/")
+        marks = (b"Bearer good", b"Z29vZA") if listener.tls else (secret,)
         return self.certificate or any(mark in self.data for mark in marks)
 
 
