@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import socket
 import ssl
@@ -17,7 +18,13 @@ from sync.kube import connections
 from sync.kube.api_errors import Unreachable
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.connections import FRESH_SECONDS, MAX_INTERIM, PATIENCE, NameLookup
+from sync.kube.connections import (
+    FRESH_SECONDS,
+    MAX_INTERIM,
+    PATIENCE,
+    NameLookup,
+    connect_message,
+)
 from tests.fakeapi.credentials import StaticCredentials
 from tests.fakeapi.tls import Authority
 from tests.tls_control_records import ControlRecords
@@ -169,3 +176,31 @@ async def test_unknown_name_is_unreachable() -> None:
 async def test_addresses_need_no_name_server(names: NameServer) -> None:
     assert (await NameLookup().find("::1", 1))[0][4][:2] == ("::1", 1)
     assert names.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 6443)"),
+            "connection refused by 127.0.0.1:6443",
+        ),
+        (
+            OSError(errno.EHOSTUNREACH, "Connect call failed ('127.0.0.1', 6443)"),
+            "127.0.0.1:6443: No route to host",
+        ),
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "127.0.0.1:6443: Name or service not known",
+        ),
+        (OSError(), "127.0.0.1:6443: cannot connect"),
+    ],
+    ids=["refused", "no route", "no such name", "no reason"],
+)
+def test_connect_message_names_address_and_cause(error: OSError, expected: str) -> None:
+    assert connect_message(error, "https://127.0.0.1:6443") == expected
+
+
+def test_connect_message_has_no_user_information() -> None:
+    message = connect_message(OSError(errno.ECONNREFUSED, ""), "http://me:canary@proxy:3128")
+    assert message == "connection refused by proxy:3128"
