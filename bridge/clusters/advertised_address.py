@@ -73,7 +73,7 @@ def local_address(host: str) -> str | None:
         with socket.socket(family, kind, protocol) as sock:
             sock.connect(target)
             address = str(sock.getsockname()[0])
-    except OSError:
+    except (OSError, UnicodeError):  # the latter for an empty label, or one that is too long
         return None
     return None if address.startswith("127.") or address == "::1" else address
 

@@ -308,7 +308,7 @@ class NameLookup:
             found: list[AddressInfo] | Exception
             try:
                 found = _look_up(host, port)
-            except (OSError, UnicodeError) as error:  # the latter for a name that is none
+            except OSError as error:
                 found = error
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(finish, found)
@@ -319,7 +319,10 @@ class NameLookup:
 
 
 def _look_up(host: str, port: int, flags: int = 0) -> list[AddressInfo]:
-    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+    try:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
+    except UnicodeError:  # an empty label, or one that is too long
+        raise socket.gaierror(socket.EAI_NONAME, "not a host name") from None
 
 
 # -- connections for aiohttp ----------------------------------------------------------------------

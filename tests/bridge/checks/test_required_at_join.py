@@ -461,8 +461,8 @@ async def test_undeterminable_address_is_an_error(
     assert two.writes() == []
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1"])
-def test_loopback_has_no_local_address(host: str) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "empty..label"])
+def test_no_local_address(host: str) -> None:
     assert advertised_address.local_address(host) is None
 
 
