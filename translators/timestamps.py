@@ -22,6 +22,12 @@ def format_micro_time(moment: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Parses either format, with any offset (default UTC). Raises ValueError for anything else."""
+    """Parses either format, with any offset (default UTC), to UTC. Raises ValueError for anything
+    else."""
     moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:  # before the year 1, or after 9999
+        raise ValueError("the time is outside of the calendar") from None

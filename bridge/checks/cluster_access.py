@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 
 import orjson
 from cryptography import x509
@@ -30,6 +29,7 @@ from sync.kube.api_errors import (
     Side,
     Unauthorized,
 )
+from sync.kube.api_server import seconds_of_date
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -84,7 +84,7 @@ async def _read_version(client: KubeClient, cluster: ClusterConnectivity) -> Non
     async with asyncio.timeout(permissions.REQUEST_SECONDS), client.stream("/version") as response:
         with client.map_read_errors("/version"):
             raw = await client.limits.read(response, what="GET /version")
-        date = response.headers.get("Date", "")
+        date = response.headers.get("Date")
         cluster.clock_ahead = seconds_ahead(date, (start + time.time()) / 2)
     server = client.endpoint.server
     try:
@@ -97,12 +97,10 @@ async def _read_version(client: KubeClient, cluster: ClusterConnectivity) -> Non
     cluster.findings.append(ok("BRG103", cluster.side, "the credential is accepted"))
 
 
-def seconds_ahead(date: str, now: float) -> float | None:
+def seconds_ahead(date: str | None, now: float) -> float | None:
     """Seconds that the Date is ahead; it is truncated, so half a second is added."""
-    try:
-        return parsedate_to_datetime(date).timestamp() + 0.5 - now
-    except (ValueError, TypeError):
-        return None
+    found = seconds_of_date(date)
+    return None if found is None else found + 0.5 - now
 
 
 def _failure(problem: KubeError) -> Finding:

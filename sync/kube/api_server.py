@@ -15,6 +15,8 @@ from sync.kube.endpoint import Endpoint
 
 #: Seconds for which a date is used before the next one is parsed.
 CLOCK_UPDATE_INTERVAL = 10.0
+#: Times can be calculated from dates until then: Python's calendar ends with 9999.
+_LAST_YEAR = 9000
 
 
 def code_label(status: int) -> str:
@@ -53,6 +55,15 @@ class RequestMetrics:
         return Counter(requests | streams)
 
 
+def seconds_of_date(date: str | None) -> float | None:
+    """The time of a ``Date`` header in seconds since 1970; None without a valid one."""
+    try:
+        moment = parsedate_to_datetime(date or "")
+        return moment.timestamp() if moment.year <= _LAST_YEAR else None
+    except (ValueError, OverflowError):
+        return None
+
+
 class ServerClock:
     """The clock of an API server, from the ``Date`` header of its responses.
 
@@ -65,15 +76,13 @@ class ServerClock:
         self._read_at = 0.0
 
     def update(self, date: str | None) -> None:
-        """Sets the clock from the ``Date`` header of a response just received."""
+        """Sets the clock from the ``Date`` header of a response just received; a date that is not
+        valid changes nothing."""
         now = clock.now()
-        if date is None or (self._date is not None and now - self._read_at < CLOCK_UPDATE_INTERVAL):
+        if self._date is not None and now - self._read_at < CLOCK_UPDATE_INTERVAL:
             return
-        try:
-            self._date = parsedate_to_datetime(date).timestamp()
-        except ValueError:
-            return
-        self._read_at = now
+        if (found := seconds_of_date(date)) is not None:
+            self._date, self._read_at = found, now
 
     def now(self) -> datetime | None:
         """The server's time now; None before the first response with a date."""

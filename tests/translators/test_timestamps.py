@@ -37,7 +37,16 @@ def test_parsing_keeps_fractions() -> None:
     assert parse_time(format_micro_time(MOMENT)) == MOMENT
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "2026-13-01T00:00:00Z",
+        "0001-01-01T00:00:00+00:01",
+        "9999-12-31T23:59:59-00:01",
+    ],
+)
 def test_other_text_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_time(text)
