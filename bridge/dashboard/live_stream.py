@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from dataclasses import dataclass, replace
 
 import orjson
@@ -25,6 +26,8 @@ from translators.object_accessors import Object
 MIN_INTERVAL, KEEPALIVE = 1.0, 15.0
 #: Seconds after which a stream ends; the server ends every connection after two minutes.
 STREAM_SECONDS = 100.0
+#: A revision in the ID of an event.
+_COUNT = re.compile(r"[0-9]{1,18}")
 #: Milliseconds after which a page reconnects.
 _RETRY = 500
 
@@ -46,7 +49,7 @@ class Position:
     def parse(cls, text: str, epoch: str) -> Position:
         """The position in an event's ID; the start, if it is of another process or malformed."""
         known, *numbers = text.split(".")
-        if known == epoch and len(numbers) == 3 and all(it.isdecimal() for it in numbers):
+        if known == epoch and len(numbers) == 3 and all(map(_COUNT.fullmatch, numbers)):
             return cls(epoch, *(int(it) for it in numbers))
         return cls(epoch)
 

@@ -54,6 +54,8 @@ REMEMBERED = 8
 
 #: The format of `new_claim_id`.
 _CLAIM_ID = re.compile(r"[0-9a-f]{16}")
+#: A sequence; Python parses a number of at most 4300 digits.
+_SEQUENCE = re.compile(r"[0-9]{1,100}")
 #: Precedes the namespace in the record; without one it is that of the Leases of nodes.
 _IN = "@"
 
@@ -104,7 +106,7 @@ class HomeRecord:
 def parse_record(text: str | None) -> HomeRecord:
     """Parses the annotation; an empty record if it is missing or malformed."""
     sequence, *words = (text or "").split() or [""]
-    if not (sequence.isascii() and sequence.isdecimal()):
+    if not _SEQUENCE.fullmatch(sequence):
         return HomeRecord()
     ids = tuple(it for it in words if not it.startswith(_IN))
     namespaces = [it.removeprefix(_IN) for it in words if it.startswith(_IN)]

@@ -16,6 +16,7 @@ As in `translators.relay.forward_plan`, a Service has as many endpoints as ready
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ MAX_ENDPOINTS = 16
 PROTOCOLS = ("TCP", "UDP")
 #: The range of ports of an agent, below the ephemeral ports (Linux: from 32768).
 FIRST_PORT, LAST_PORT = 20000, 32000
+#: The value of the label of a slice: an ordinal.
+_NUMBER = re.compile(r"[0-9]{1,9}")
 #: The creator of slices for the pods of a Service (k8s.io/kubernetes/pkg/controller/endpointslice).
 _CONTROLLER = "endpointslice-controller.k8s.io"
 _HEADLESS = (
@@ -211,7 +214,7 @@ def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
     for slice_ in slices:
         labels = metadata(slice_).get("labels") or {}
         number = str(labels.get(LABEL_RELAY) or "")
-        if not number.isdecimal():
+        if not _NUMBER.fullmatch(number):
             continue
         for port in slice_.get("ports") or ():
             port_number = int(port.get("port") or 0)

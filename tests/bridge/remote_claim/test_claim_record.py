@@ -73,7 +73,9 @@ def test_ids_of_attempts_do_not_push_the_claims_id_out_of_the_record() -> None:
     assert not objection(claimed(), record)
 
 
-@pytest.mark.parametrize("text", ["", None, "x", "-1 a", f"{FIRST} 7", "\u0667 a"])
+@pytest.mark.parametrize(
+    "text", ["", None, "x", "-1 a", f"{FIRST} 7", "\u0667 a", f"{5000 * '7'} a"]
+)
 def test_malformed_record_is_empty(text: str | None) -> None:
     assert parse_record(text) == HomeRecord()
 

@@ -212,6 +212,9 @@ def test_slices_point_to_the_agent_and_record_its_ports() -> None:
         assert reverse_plan.is_own_relay_object(slice_, IDENTITY)
     assert len({it["metadata"]["name"] for it in slices}) == 2
     assert reverse_plan.recorded_agent_ports(slices) == ports
+    for slice_, malformed in zip(slices, ("none", 5000 * "1"), strict=True):
+        slice_["metadata"]["labels"]["cluster-bridge.io/relay"] = malformed
+    assert reverse_plan.recorded_agent_ports(slices) == {}
 
 
 def test_dual_stack_agent_has_endpoints_of_both_families() -> None:
