@@ -319,10 +319,7 @@ class NameLookup:
 
 
 def _look_up(host: str, port: int, flags: int = 0) -> list[AddressInfo]:
-    try:
-        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
-    except UnicodeError:  # an empty label, or one that is too long
-        raise socket.gaierror(socket.EAI_NONAME, "not a host name") from None
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
 
 
 # -- connections for aiohttp ----------------------------------------------------------------------

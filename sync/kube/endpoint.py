@@ -31,7 +31,8 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an API server is, and how its certificate is verified."""
+    """Where an API server is, and how its certificate is verified. Raises KubeconfigError for a
+    name that no host can have."""
 
     server: str
     """``http(s)://host:port[/prefix]`` without a trailing slash (`usable_server`)."""
@@ -43,6 +44,20 @@ class Endpoint:
     """The name in the server's certificate if it is not the host."""
     proxy: str | None = field(default=None, repr=False)
     """The URL of the HTTP proxy (`usable_proxy`), which may contain a password."""
+
+    def __post_init__(self) -> None:
+        proxy = urlsplit(self.proxy or "").hostname or ""
+        names = {
+            "server": self.host,
+            "tls-server-name": self.tls_server_name or "",
+            "proxy (proxy-url, HTTPS_PROXY or HTTP_PROXY)": proxy,
+        }
+        for field_name, name in names.items():
+            try:
+                name.encode("idna")
+            except UnicodeError:  # an empty label, or one that is too long
+                message = f"its cluster's {field_name} contains {name!r}, which is no host name"
+                raise KubeconfigError(message) from None
 
     @property
     def host(self) -> str:

@@ -451,6 +451,12 @@ async def test_user_that_kubectl_rejects_is_rejected(
         ({"proxy-url": "ftp://proxy.test"}, "proxy"),
         ({"proxy-url": "http://a b"}, "proxy"),
         ({"proxy-url": "http://[::1"}, "proxy"),
+        ({"proxy-url": "http://empty..label"}, "proxy"),
+        ({"server": "https://empty..label"}, "server"),
+        ({"server": f"https://{64 * 'a'}.test"}, "server"),
+        ({"tls-server-name": "."}, "tls-server-name"),
+        ({"tls-server-name": ".leading"}, "tls-server-name"),
+        ({"tls-server-name": 64 * "ü"}, "tls-server-name"),
     ],
 )
 async def test_cluster_that_kubectl_rejects_is_rejected(
