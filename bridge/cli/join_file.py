@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, Any]:
         raise _error(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise _error(path, "cannot be read: it is not UTF-8") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         # Without the parser's message, which may quote a secret.
         mark = getattr(error, "problem_mark", None)
         message = "invalid YAML; check quotes, brackets and indentation"
@@ -92,7 +92,8 @@ def _value(path: Path, loader: Any, key: str, mark: Any, node: Any) -> tuple[str
     try:
         value = loader.construct_object(node, deep=True)
         return option.parameter, option.read(value, folder=path.absolute().parent)
-    except ValueError as error:  # also of a date that does not exist
+    # PyYAML raises them for a tag, or a date, that does not fit the text.
+    except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
         message = str(error) if isinstance(error, InvalidValueError) else "the value is invalid"
         raise _error(path, f"{key}: {message}", mark) from None
 

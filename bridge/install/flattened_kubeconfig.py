@@ -24,7 +24,7 @@ from bridge.install.untrusted_kubeconfig import CLUSTER, USER
 from sync.kube import bearer_token, kubeconfig
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.endpoint import proxy_of_environment
-from sync.kube.kubeconfig import Entry, KubeconfigError, Sources
+from sync.kube.kubeconfig import Dumper, Entry, KubeconfigError, Sources
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
@@ -78,7 +78,8 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
         "clusters": [{"name": name, "cluster": _keep(selection.cluster, inline, CLUSTER)}],
         "users": [{"name": name, "user": _keep(selection.user, inline, USER)}],
     }
-    return FlattenedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
+    text = yaml.dump(config, Dumper=Dumper, sort_keys=False)
+    return FlattenedKubeconfig(text, name, tuple(notes))
 
 
 def _existing(ref: KubeconfigRef) -> list[Path]:

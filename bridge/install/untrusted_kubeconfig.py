@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from sync.kube.kubeconfig import YAML_ERRORS, Dumper, KubeconfigError, Loader
 from translators.object_accessors import Object
 
 #: Size limit. A kubeconfig with two certificates and a CA bundle has about 10 KiB; parsing YAML
@@ -42,8 +43,10 @@ def validate(content: bytes) -> bytes:
     if len(content) > MAX_BYTES:
         raise RejectedKubeconfigError(f"it is larger than {MAX_BYTES // 1024} KiB")
     try:
-        parsed = yaml.safe_load(content.decode())
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
+        parsed = yaml.load(content.decode(), Loader)  # noqa: S506
+    except KubeconfigError as error:
+        raise RejectedKubeconfigError(str(error)) from None
+    except YAML_ERRORS:
         # The parser's error quotes the content.
         raise RejectedKubeconfigError("it is not YAML") from None
     top = _fields(_TOP, parsed, "")
@@ -58,7 +61,7 @@ def validate(content: bytes) -> bytes:
     for field, (reference, name) in references.items():
         if reference != name:
             raise RejectedKubeconfigError(f"{field} names no entry of the kubeconfig")
-    return yaml.safe_dump(top, sort_keys=False).encode()
+    return yaml.dump(top, Dumper=Dumper, sort_keys=False).encode()
 
 
 # -- fields --------------------------------------------------------------------------------

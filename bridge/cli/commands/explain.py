@@ -162,14 +162,17 @@ def _read(file: Path) -> Object:
 
     from bridge.cli.run_until_signal import fail
     from bridge.explain.cluster_lookup import pod_of_manifest
+    from sync.kube.kubeconfig import YAML_ERRORS, KubeconfigError, Loader
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        objects = [it for it in yaml.safe_load_all(text) if isinstance(it, dict)]
+        objects = [it for it in yaml.load_all(text, Loader) if isinstance(it, dict)]
     except OSError as error:
         raise fail(f"{file}: {error.strerror}", code=2) from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except YAML_ERRORS:
         raise fail(f"{file}: the YAML is invalid", code=2) from None
+    except KubeconfigError as error:
+        raise fail(f"{file}: {error}", code=2) from None
     for obj in objects:
         if (found := pod_of_manifest(obj)) is not None:
             return found

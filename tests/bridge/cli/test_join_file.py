@@ -108,6 +108,11 @@ def test_duration_is_a_text_or_seconds(
         ("a: [canary", " line 1: invalid YAML; check quotes, brackets and indentation"),
         ("name: !!python/object:canary x", " line 1: invalid YAML; check quotes"),
         ("name: 2024-99-99", " line 1: name: the value is invalid"),
+        ("name: !!bool canary", " line 1: name: the value is invalid"),
+        ("name: !!timestamp canary", " line 1: name: the value is invalid"),
+        pytest.param(
+            2000 * "[", " invalid YAML; check quotes, brackets and indentation", id="deep"
+        ),
         (
             "name: a\nnode_selector: a=b",
             ' line 2: "node_selector" is not an option of bridge join; did you mean node-selector?',

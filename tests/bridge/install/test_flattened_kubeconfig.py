@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge.install import flattened_kubeconfig
-from sync.kube import bearer_token
+from bridge.install import flattened_kubeconfig, untrusted_kubeconfig
+from sync.kube import bearer_token, kubeconfig
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.bearer_token import RenewedToken, origin_of
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -45,6 +45,22 @@ def encoded(data: bytes) -> str:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "config"
+
+
+def test_texts_that_resemble_other_types_stay_texts(path: Path) -> None:
+    """kubectl reads ``y`` as true, and ``1e3`` as a number."""
+    path.write_text(
+        f"""{{current-context: "y", contexts: [{{name: "y", context: {{cluster: c, user: u}}}}],
+        clusters: [{{name: c, cluster: {{server: "{SERVER}", tls-server-name: "n"}}}}],
+        users: [{{name: u, user: {{token: "1e3", as: "0o7"}}}}]}}"""
+    )
+    text = flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef(path)).text
+    for content in (text.encode(), untrusted_kubeconfig.validate(text.encode())):
+        made = kubeconfig.parse(content)
+        assert made is not None
+        assert made["current-context"] == "y"
+        assert made["clusters"][0]["cluster"]["tls-server-name"] == "n"
+        assert made["users"][0]["user"] == {"token": "1e3", "as": "0o7"}
 
 
 def test_relative_files_are_inlined(path: Path) -> None:

@@ -139,7 +139,11 @@ def test_file_with_a_template_after_other_objects_is_explained(
         ("kind: Service", "contains no pod and no pod template, but Service"),
         ("", "but nothing"),
         ("a: [", "the YAML is invalid"),
+        ("a: !!bool b", "the YAML is invalid"),
+        (2000 * "[", "the YAML is invalid"),
+        ("a: &a [b]\nc: &c [*a, *a, *c]", "values"),
     ],
+    ids=["absent", "Service", "empty", "broken", "tag", "deep", "endless"],
 )
 def test_file_without_a_pod_is_rejected(
     invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path, text: str | None, words: str
