@@ -90,8 +90,8 @@ class Release(helm_chart.Release):
         return [document for document in found if document["kind"] != "Namespace"]
 
     def written(self, name: str) -> Json:
-        """The fields that the bridge and the webhook write into objects of the release, once both
-        have."""
+        """The fields that the bridge and the webhook write into objects of the release; {} until
+        both have."""
         state = get_one(
             self.home, "secret", f"bridge-state-{self.node(name)}", namespace=self.place
         )
@@ -99,11 +99,12 @@ class Release(helm_chart.Release):
         certificate = get_one(self.home, "secret", webhook, namespace=self.place)
         configuration = get_one(self.home, "mutatingwebhookconfigurations", webhook)
         (called,) = configuration["webhooks"]
-        return {
-            "state": state["data"],
-            "certificate": certificate["data"],
-            "bundle": called["clientConfig"]["caBundle"],
+        found = {
+            "state": state.get("data"),
+            "certificate": certificate.get("data"),
+            "bundle": called["clientConfig"].get("caBundle"),
         }
+        return found if all(found.values()) else {}
 
 
 def listed(objects: list[Json]) -> str:
