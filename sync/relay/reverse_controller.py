@@ -289,21 +289,24 @@ class ReverseRelayController:
 
     def _allocate_ports(self, snapshot: _Snapshot) -> None:
         """Gives each agent port a number, which it keeps for `LINGER` after it is unpublished."""
-        state, wanted = snapshot.state, list(snapshot.agent_ports)
+        state, agent_ports = snapshot.state, list(snapshot.agent_ports)
+        wanted = set(agent_ports)
         # The slices record the ports of an earlier bridge.
         ports = state.ports or reverse_plan.recorded_agent_ports(snapshot.slices)
-        for unwanted in ports.keys() - set(wanted):
+        expired = set()
+        for unwanted in ports.keys() - wanted:
             until = state.unpublished.setdefault(unwanted, snapshot.now + LINGER)
             if until > snapshot.now:
                 self.controller.queue.add_after(snapshot.home, until - snapshot.now)
             else:
-                ports = {it: port for it, port in ports.items() if it != unwanted}
+                expired.add(unwanted)
+        ports = {used: port for used, port in ports.items() if used not in expired}
         state.unpublished = {
-            it: until
-            for it, until in state.unpublished.items()
-            if it in ports and it not in set(wanted)
+            unused: until
+            for unused, until in state.unpublished.items()
+            if unused in ports and unused not in wanted
         }
-        state.ports = {**ports, **reverse_plan.allocate_ports(wanted, ports)}
+        state.ports = {**ports, **reverse_plan.allocate_ports(agent_ports, ports)}
 
     def _is_agent_needed(self, snapshot: _Snapshot) -> bool:
         state = snapshot.state

@@ -17,6 +17,7 @@ from sync.relay import reverse_controller as reverse_module
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import ADDRESS, IDENTITY, REMOTE_NAMESPACE, EngineHarness
+from tests.sync.loop_steps import LoopSteps
 from translators.object_accessors import HomeNamespace
 from translators.relay import reverse_plan
 from translators.relay.agent_pod import AgentState
@@ -491,6 +492,35 @@ async def test_changed_protocol_gets_another_agent_port(there: ReverseHarness) -
     assert numbers()[True] != before[False]
     leftover = there.forwarder.routes.get(before[False])
     assert leftover is None or not leftover.targets
+
+
+@pytest.mark.real_time  # measures CPU time
+async def test_time_does_not_grow_with_the_square_of_the_renamed_ports(
+    there: ReverseHarness,
+) -> None:
+    addresses = [f"10.1.1.{number}" for number in range(reverse_plan.MAX_ENDPOINTS)]
+    for address in addresses:
+        home_pod(there.harness, address)
+
+    def put_ports(prefix: str) -> None:
+        names = [f"{prefix}{number}" for number in range(300)]
+        numbered = [{"name": name, "port": 80 + n} for n, name in enumerate(names)]
+        there.harness.home.put(service(ports=numbered))
+        there.harness.home.put({**endpoints(*addresses), "ports": numbered})
+
+    def names() -> set[str]:
+        return {route.port[0] for route in there.forwarder.routes.values() if route.targets}
+
+    put_ports("a")
+    await there.harness.start()
+    there.harness.pod("client")
+    await there.harness.home.until(lambda: names() == {"a"})
+    steps = LoopSteps()
+    with steps.measured():
+        put_ports("b")
+        await there.harness.home.until(lambda: names() == {"b"})
+        await there.harness.home.until(lambda: len(there.forwarder.routes) == 300 * 16)
+    assert steps.longest < 0.5, steps.what
 
 
 async def test_endpoints_are_withdrawn_without_a_control_connection(there: ReverseHarness) -> None:
