@@ -183,11 +183,7 @@ def plan_reverse_forwarding(
     family = next((it for it in families if it in present_families), None)
     ports, left_out = forward_plan.forwardable_ports(spec, PROTOCOLS)
     protocols = {str(it.get("name") or ""): forward_plan.port_protocol(it) for it in ports}
-    targets = {
-        name: pods
-        for name, protocol in protocols.items()
-        if (pods := _targets(verified_slices, family, (name, protocol), identity))
-    }
+    targets = _targets(verified_slices, family, protocols, identity)
     sticky = forward_plan.session_affinity_seconds(spec) is not None
     udp_ports = frozenset(name for name in targets if protocols[name] == "UDP")
     return ReversePlan(targets, sticky, udp_ports, left_out)
@@ -210,7 +206,7 @@ def allocate_ports(
 
 def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
     """The port numbers that existing slices of the bridge record, so that they are reused."""
-    recorded: dict[AgentPort, int] = {}
+    recorded: dict[int, AgentPort] = {}
     for slice_ in slices:
         labels = metadata(slice_).get("labels") or {}
         number = str(labels.get(LABEL_RELAY) or "")
@@ -218,15 +214,14 @@ def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
             continue
         for port in slice_.get("ports") or ():
             port_number = int(port.get("port") or 0)
-            if FIRST_PORT <= port_number < LAST_PORT and port_number not in recorded.values():
-                agent_port = AgentPort(
+            if FIRST_PORT <= port_number < LAST_PORT and port_number not in recorded:
+                recorded[port_number] = AgentPort(
                     str(labels.get(LABEL_SERVICE)),
                     str(port.get("name") or ""),
                     int(number),
                     is_udp=forward_plan.port_protocol(port) == "UDP",
                 )
-                recorded[agent_port] = port_number
-    return recorded
+    return {agent_port: port_number for port_number, agent_port in recorded.items()}
 
 
 def reverse_slices(
@@ -288,21 +283,20 @@ def _ready_endpoints(slice_: Object, identity: Identity) -> Iterator[Object]:
 
 
 def _targets(
-    slices: Sequence[Object],
-    family: str | None,
-    name_and_protocol: tuple[str, str],
-    identity: Identity,
-) -> tuple[HomeTarget, ...]:
-    targets = {
-        HomeTarget(str(endpoint["addresses"][0]), int(port["port"]))
-        for slice_ in slices
-        if slice_.get("addressType") == family
-        for port in slice_.get("ports") or ()
-        if (str(port.get("name") or ""), forward_plan.port_protocol(port)) == name_and_protocol
-        and port.get("port")
-        for endpoint in _ready_endpoints(slice_, identity)
-    }
-    return tuple(sorted(targets))
+    slices: Sequence[Object], family: str | None, protocols: Mapping[str, str], identity: Identity
+) -> dict[str, tuple[HomeTarget, ...]]:
+    """The ready pods behind each of the Service ports, whose ``protocols`` are given by name."""
+    targets: defaultdict[str, set[HomeTarget]] = defaultdict(set)
+    for slice_ in slices:
+        if slice_.get("addressType") != family:
+            continue
+        addresses = {str(it["addresses"][0]) for it in _ready_endpoints(slice_, identity)}
+        for port in slice_.get("ports") or ():
+            name = str(port.get("name") or "")
+            if port.get("port") and protocols.get(name) == forward_plan.port_protocol(port):
+                number = int(port["port"])
+                targets[name] |= {HomeTarget(address, number) for address in addresses}
+    return {name: tuple(sorted(targets[name])) for name in protocols if targets[name]}
 
 
 def _endpoint(address: str, pod: Object) -> Object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -158,6 +159,16 @@ def test_number_of_endpoints_is_limited() -> None:
     assert len(made.agent_ports("web")) == reverse_plan.MAX_ENDPOINTS
 
 
+@pytest.mark.real_time  # measures CPU time
+def test_time_of_a_plan_does_not_grow_with_the_square_of_the_ports() -> None:
+    numbered = [{"name": f"p{number}", "port": 1 + number} for number in range(6000)]
+    many = {**home_slice(endpoint("10.1.0.1")), "ports": numbered}
+    began = time.thread_time()
+    made = plan(service(ports=numbered), many)
+    assert time.thread_time() - began < 0.5
+    assert made.targets["p5999"] == (HomeTarget("10.1.0.1", 6000),)
+
+
 SLOTS = st.lists(
     st.builds(
         AgentPort,
@@ -215,6 +226,18 @@ def test_slices_point_to_the_agent_and_record_its_ports() -> None:
     for slice_, malformed in zip(slices, ("none", 5000 * "1"), strict=True):
         slice_["metadata"]["labels"]["cluster-bridge.io/relay"] = malformed
     assert reverse_plan.recorded_agent_ports(slices) == {}
+
+
+@pytest.mark.real_time  # measures CPU time
+def test_time_to_read_recorded_ports_does_not_grow_with_their_square() -> None:
+    copy = service(ports=[{"name": f"p{number}", "port": 1 + number} for number in range(12000)])
+    copy["metadata"] |= {"namespace": "shop-h", "uid": "uid-copy"}
+    ports = {AgentPort("web", f"p{number}", 0): FIRST_PORT + number for number in range(12000)}
+    slices = reverse_plan.reverse_slices(copy, ports, relay(), SHOP, IDENTITY)
+    began = time.thread_time()
+    recorded = reverse_plan.recorded_agent_ports(5 * slices)
+    assert time.thread_time() - began < 0.5
+    assert recorded == ports
 
 
 def test_dual_stack_agent_has_endpoints_of_both_families() -> None:
