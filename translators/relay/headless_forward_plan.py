@@ -144,17 +144,20 @@ def not_ready_patch(slice_: Object) -> Object | None:
 
 
 def recorded_address(slice_: Object, identity: Identity) -> tuple[PodName, str] | None:
-    """The pod and address that a slice records; None for other slices, after a user changed it, and
-    while it is being deleted, which finalizers can extend for ever."""
-    if is_deleting(slice_):
+    """The pod and address that a slice records: the only endpoint and its only address. None for
+    other slices, after a user changed it, and while it is being deleted, which finalizers can
+    extend for ever."""
+    endpoints = slice_.get("endpoints") or []
+    if is_deleting(slice_) or len(endpoints) != 1:
         return None
-    for endpoint in slice_.get("endpoints") or ():
-        pod = str((endpoint.get("targetRef") or {}).get("name"))
-        for address in endpoint.get("addresses") or ():
-            which = _record(pod, address)
-            if name_of(slice_) == forward_slice_name(service_name(slice_), which, identity):
-                return PodName(namespace_of(slice_), pod), str(address)
-    return None
+    addresses = endpoints[0].get("addresses") or []
+    if len(addresses) != 1:
+        return None
+    pod = str((endpoints[0].get("targetRef") or {}).get("name"))
+    which = _record(pod, addresses[0])
+    if name_of(slice_) != forward_slice_name(service_name(slice_), which, identity):
+        return None
+    return PodName(namespace_of(slice_), pod), str(addresses[0])
 
 
 def age_order(slice_: Object) -> str:

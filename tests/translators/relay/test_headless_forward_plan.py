@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -191,9 +192,24 @@ def test_modified_slice_records_no_address() -> None:
         [{"targetRef": {"kind": "Node"}}],
         [{**entry, "addresses": ["10.77.0.9"]}],
         [{**entry, "targetRef": target}],
+        [entry, entry],
+        [{**entry, "addresses": [ADDRESS, "10.77.0.9"]}],
     ):
         assert relaynames.recorded_address({**made, "endpoints": endpoints}, IDENTITY) is None
     metas: list[Object] = [{"labels": {}}, {"name": "web"}, {"deletionTimestamp": "2026-01-01"}]
     for meta in metas:
         changed = {**made, "metadata": {**made["metadata"], **meta}}
         assert relaynames.recorded_address(changed, IDENTITY) is None
+
+
+@pytest.mark.real_time  # measures CPU time
+def test_slice_with_many_addresses_is_not_searched() -> None:
+    of = headless()
+    (endpoint,) = planned(of, pair("web-0")).endpoints
+    made = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)
+    addresses = [f"10.78.0.{number}" for number in range(100)]
+    made["endpoints"] = [{"addresses": addresses}] * 1000
+    began = time.thread_time()
+    for _ in range(20):
+        assert relaynames.recorded_address(made, IDENTITY) is None
+    assert time.thread_time() - began < 0.2
