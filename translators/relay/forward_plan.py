@@ -148,12 +148,12 @@ def plan_forwarding(
         if remote is not None and can_receive_connections(home, remote, allow_not_ready=early)
     ]
     ports, left_out = forwardable_ports(spec, ("TCP",))
-    backends: dict[str, tuple[Backend, ...]] = {}
-    for port in ports:
-        of_port = tuple(filter(None, (backend_of(port, home, remote) for home, remote in ready)))
-        if of_port:
-            backends[str(port.get("name") or "")] = of_port
-    return ForwardPlan(backends, session_affinity_seconds(spec), left_out)
+    backends: dict[str, list[Backend]] = {str(port.get("name") or ""): [] for port in ports}
+    for home, remote in ready:
+        for name, backend in backends_of(ports, home, remote).items():
+            backends[name].append(backend)
+    reached = {name: tuple(of_port) for name, of_port in backends.items() if of_port}
+    return ForwardPlan(reached, session_affinity_seconds(spec), left_out)
 
 
 def forward_slices(
@@ -288,30 +288,38 @@ def forwardable_ports(
 
 
 def port_protocol(port: Object) -> str:
-    """The protocol of a port of a Service or an EndpointSlice, which is TCP if it is not set."""
+    """The protocol of a port of any object, which is TCP if it is not set."""
     return str(port.get("protocol") or "TCP")
 
 
-def resolve_target_port(port: Object, pod: Object) -> int | None:
-    """The target port number in the pod; None if the pod has no port of that name. Containers come
-    first, then sidecars (FindPort in k8s.io/kubernetes/pkg/api/v1/pod)."""
-    target: Any = port.get("targetPort") or port.get("port")
-    if isinstance(target, int):
-        return target
+def backends_of(ports: Iterable[Object], home: Object, remote: Object) -> dict[str, Backend]:
+    """The backends in a pod for these ports of a Service, by the name of the Service port. A port
+    is missing if its ``targetPort`` is a name that no port of the pod has."""
+    backends: dict[str, Backend] = {}
+    namespace, pod, uid = namespace_of(remote), name_of(remote), RemoteUid(uid_of(remote))
+    named: Mapping[str, int] | None = None
+    for port in ports:
+        target: Any = port.get("targetPort") or port.get("port")
+        if not isinstance(target, int):
+            named = _named_ports(home) if named is None else named
+            target = named.get(target)
+        if target is not None:
+            backends[str(port.get("name") or "")] = Backend(namespace, pod, uid, target)
+    return backends
+
+
+def _named_ports(pod: Object) -> dict[str, int]:
+    """The numbers of the pod's TCP ports by name. Containers come first, then sidecars (FindPort in
+    k8s.io/kubernetes/pkg/api/v1/pod)."""
     spec = pod.get("spec") or {}
     sidecars = [
-        it for it in spec.get("initContainers") or () if it.get("restartPolicy") == "Always"
+        container
+        for container in spec.get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
     ]
+    named: dict[str, int] = {}
     for container in (*(spec.get("containers") or ()), *sidecars):
-        for entry in container.get("ports") or ():
-            if entry.get("name") == target and (entry.get("protocol") or "TCP") == "TCP":
-                return int(entry["containerPort"])
-    return None
-
-
-def backend_of(port: Object, home: Object, remote: Object) -> Backend | None:
-    """The backend for a port of a Service; None if the pod has no port of that name."""
-    number = resolve_target_port(port, home)
-    if number is None:
-        return None
-    return Backend(namespace_of(remote), name_of(remote), RemoteUid(uid_of(remote)), number)
+        for port in container.get("ports") or ():
+            if port.get("name") and port_protocol(port) == "TCP":
+                named.setdefault(port["name"], int(port["containerPort"]))
+    return named

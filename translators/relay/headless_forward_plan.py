@@ -174,16 +174,11 @@ def _endpoint(
 ) -> HeadlessEndpoint:
     spec = home.get("spec") or {}
     has_hostname = spec.get("hostname") and spec.get("subdomain") == name_of(service)
-    backends = {
-        str(port.get("name") or ""): backend
-        for port in ports
-        if (backend := forward_plan.backend_of(port, home, remote)) is not None
-    }
     return HeadlessEndpoint(
         PodName(namespace_of(home), name_of(home)),
         uid_of(home),
         str(spec["hostname"]) if has_hostname else "",
         serving=is_ready(home) and is_ready(remote),
         terminating=is_deleting(home) or is_deleting(remote),
-        backends=backends,
+        backends=forward_plan.backends_of(ports, home, remote),
     )

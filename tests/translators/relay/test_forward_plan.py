@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -119,6 +120,20 @@ def test_named_target_port_is_resolved_per_pod() -> None:
         (done, pod("d")),
     )
     assert found.backends == {"": (backend("a", 8080), backend("b", 9090), backend("c", 15001))}
+
+
+@pytest.mark.real_time  # measures CPU time
+def test_time_does_not_grow_with_service_ports_times_container_ports() -> None:
+    names = [f"p{number}" for number in range(1000)]
+    ports = [{"name": name, "containerPort": 1 + n} for n, name in enumerate(names)]
+    spec = {"containers": [{"ports": ports}]}
+    pods = [(pod(f"{number}", spec=spec), pod(f"{number}")) for number in range(100)]
+    of = service(ports=[{"name": name, "port": 80, "targetPort": name} for name in names])
+    began = time.thread_time()
+    found = planned(of, *pods)
+    assert time.thread_time() - began < 0.5
+    assert list(found.backends) == names
+    assert [it.port for it in found.backends["p999"]] == [1000] * 100
 
 
 def test_session_affinity_of_the_service() -> None:
