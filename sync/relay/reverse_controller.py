@@ -356,9 +356,10 @@ class ReverseRelayController:
         state.unserved = {
             name: until for name, until in state.unserved.items() if name in snapshot.plans
         }
+        services = self._watches.store(home, SERVICES)
         for name, plan in snapshot.plans.items():
-            copy = self._copy(home, name)
-            if copy is None:
+            copy, service = self._copy(home, name), services.get(Key(home, name))
+            if copy is None or service is None:
                 continue
             ports = {it: state.ports[it] for it in plan.agent_ports(name) if it in state.ports}
             listening = self._agents.listens_on(frozenset(ports.values()))
@@ -367,7 +368,12 @@ class ReverseRelayController:
                 state.unserved.pop(name, None)
                 lacking = self._agents.unsupported(pod)
                 ports = {it: port for it, port in ports.items() if port not in lacking}
-                slices = reverse_plan.reverse_slices(copy, ports, pod, home, self._identity)
+                # Not the ports of the copy: of one that is too large the cache has only a stub.
+                service_ports = (service.get("spec") or {}).get("ports")
+                spec = {**(copy.get("spec") or {}), "ports": service_ports}
+                slices = reverse_plan.reverse_slices(
+                    {**copy, "spec": spec}, ports, pod, home, self._identity
+                )
                 desired |= {name_of(it): it for it in slices}
                 continue
             # An agent should serve the Service in a moment: until then its slices may stay.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sync.base.background_task import background_task
+from sync.cache import cache_share
 from sync.kube.api_resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
 from sync.relay import agent_pods, endpoint_slices
 from sync.relay import reverse_controller as reverse_module
@@ -690,6 +691,35 @@ async def test_deleted_service_copy_deletes_its_slices(there: ReverseHarness) ->
     copy = there.harness.remote.get(SERVICES, "web", REMOTE_NAMESPACE)
     (slice_,) = there.slices()
     assert slice_["metadata"]["ownerReferences"][0]["uid"] == copy["metadata"]["uid"]
+
+
+async def test_large_service_copy_is_published_with_its_ports(
+    there: ReverseHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache has no memory for all of the copy."""
+    monkeypatch.setattr(cache_share, "CACHE_LIMIT", 2**16)
+    large = service("large")
+    large["metadata"]["labels"] = {f"label{number}": "v" * 60 for number in range(600)}
+    there.harness.home.put(large)
+    there.harness.home.put(endpoints("10.1.0.2", name="large"))
+    await there.serve_all()
+    assert len(there.slices()) == 2
+    for slice_ in there.slices():
+        assert [port["protocol"] for port in slice_["ports"]] == ["TCP"]
+
+
+async def test_service_copy_without_a_spec_affects_no_other(there: ReverseHarness) -> None:
+    there.harness.home.put(service("odd"))
+    there.harness.home.put(endpoints("10.1.0.2", name="odd"))
+    await there.start()
+    store = there.harness.remote.store
+    there.harness.remote.fail(Fault("PATCH", "*/services/odd", times=None, code=403))
+    copy = there.harness.remote.get(SERVICES, "odd", REMOTE_NAMESPACE)
+    kept = {key: value for key, value in copy.items() if key != "spec"}
+    store.commit(store.registry.of(SERVICES), copy, kept)
+    (pod,) = there.relays()
+    there.runs(pod)
+    await there.harness.remote.until(lambda: there.published() == ["10.9.0.50", "10.9.0.50"])
 
 
 async def test_image_pull_failure_is_reported_once_at_the_service(there: ReverseHarness) -> None:
