@@ -26,7 +26,7 @@ from translators.ownership_labels import (
     owner_labels,
     remote_metadata,
 )
-from translators.quantity import parse_quantity
+from translators.quantity import is_quantity, parse_quantity
 from translators.storage import followed_metadata
 from translators.storage.identifiers import (
     ANNOTATION_UNFINISHED,
@@ -50,6 +50,11 @@ def unsupported_field(home: Object, served: ServedClass) -> str:
         return (
             f"VolumeAttributesClass {attributes} has no counterpart in the remote; remove "
             "spec.volumeAttributesClassName, or use another StorageClass"
+        )
+    if not is_quantity(requested(home)):
+        return (
+            "spec.resources.requests.storage has more digits, or a larger exponent, than the "
+            "bridge reads; request an amount such as 10Gi"
         )
     if served.access_modes:
         modes = spec.get("accessModes") or ()
@@ -169,8 +174,11 @@ def request_patch(home: Object, remote: Object) -> Object:
     """The patch by which the remote PVC requests what home's does; {} if there is nothing to do.
 
     A request only grows, unless the remote has not reached the one before: then it may be reduced
-    again (KEP-1790). A larger request of the remote is otherwise the work of its admission.
+    again (KEP-1790). A larger request of the remote is otherwise the work of its admission. A
+    request that `unsupported_field` reports is not passed on.
     """
+    if not is_quantity(requested(home)):
+        return {}
     wanted, current = parse_quantity(requested(home)), parse_quantity(requested(remote))
     reached = parse_quantity(capacity(remote) or "0")
     if wanted > current or (0 < reached < wanted < current):

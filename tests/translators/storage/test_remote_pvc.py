@@ -139,6 +139,16 @@ def test_handles_of_others_are_no_handles(handle: str | None, driver: str) -> No
     assert volume_handle(volume) is None
 
 
+@pytest.mark.parametrize("amount", ["1e1002", "1" * 70], ids=["exponent", "digits"])
+def test_request_that_cannot_be_read_is_unsupported_and_not_passed_on(amount: str) -> None:
+    """API servers accept such amounts."""
+    home = copy.deepcopy(HOME)
+    assert remote_pvc.unsupported_field(home, SERVED) == ""
+    home["spec"]["resources"]["requests"]["storage"] = amount
+    assert "spec.resources.requests.storage" in remote_pvc.unsupported_field(home, SERVED)
+    assert remote_pvc.request_patch(home, HOME) == {}
+
+
 _SIZES = st.sampled_from(["1Gi", "2Gi", "1500Mi", "4Gi"])
 
 
