@@ -213,11 +213,13 @@ class NamespaceMapping:
 
     def _is_created_by_bridge(self, pod: Object, origin: Origin, home_pods: Store) -> bool:
         """Whether a bridge created the remote pod. Labels prove nothing: a client that copies them
-        must not be able to keep the bridge from starting."""
+        must not be able to keep the bridge from starting. In a namespace that this home created,
+        pods of its home namespace count, because only they are created there (`ensure`), even if
+        their home pods no longer exist; all others count by the UID of a home pod."""
         namespace = self._informer.store.get(Key("", namespace_of(pod)))
         if namespace is None or not self.may_use(namespace):
             return False
-        if self._owned.owns(namespace):
+        if self._owned.owns(namespace) and matches_home_namespace(namespace, origin.namespace):
             return True
         home = home_pods.get(Key(origin.namespace, origin.name))
         return home is not None and uid_of(home) == origin.uid

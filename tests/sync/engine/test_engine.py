@@ -174,6 +174,33 @@ async def test_copied_pod_in_a_tenants_namespace_does_not_block_the_start(
     assert harness.remote.find(PODS, "a", "tenant")
 
 
+async def test_pod_with_a_forged_origin_does_not_block_the_start(harness: EngineHarness) -> None:
+    """The bridge creates no pod of another home namespace in the namespace."""
+    await harness.start_running()
+    pod = harness.remote.get(PODS, "a", REMOTE_NAMESPACE)
+    meta = {key: pod["metadata"][key] for key in ("labels", "annotations", "namespace")}
+    forged = {ANNOTATION_HOME_NAMESPACE: "another", ANNOTATION_HOME_UID: "forged"}
+    meta |= {"name": "forged", "annotations": {**meta["annotations"], **forged}}
+    harness.remote.put({**pod, "metadata": meta})
+    await harness.settle()
+    await harness.restart()
+    assert harness.status()["phase"] == "Running"
+    assert harness.remote.find(PODS, "forged", REMOTE_NAMESPACE)
+
+
+async def test_changed_namespace_mapping_is_rejected_while_pods_outlive_their_home_pods(
+    harness: EngineHarness,
+) -> None:
+    await harness.start_running()
+    await harness.stop()
+    harness.home.remove(PODS, "a", "default")
+    harness.identity = replace(IDENTITY, home_name="other")
+    await harness.start(settle=False)
+    with pytest.raises(ExceptionGroup) as ended:
+        await harness.wait_ended()
+    assert ended.group_contains(NamespaceMappingError)
+
+
 async def test_changed_namespace_mapping_is_rejected_while_pods_run_in_a_granted_namespace(
     harness: EngineHarness,
 ) -> None:
