@@ -13,6 +13,8 @@ it ends. `bridge.relay.reverse.control_messages` defines its messages.
   release forwards UDP. Otherwise these ports are reported as unsupported.
 - Neither messages of an agent, nor changes of its ports, are handled faster than a rate; an agent
   that does not read its messages is disconnected.
+- A malformed message ends the control connection. So does a defect of the bridge in handling one,
+  which is logged: the connections to other agents are unaffected.
 - An agent with another protocol version is not used. One of another release is used. Both are
   reported as a version warning.
 """
@@ -34,6 +36,7 @@ from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.datagram_stream import DatagramStream
 from sync.base.background_task import background_task
 from sync.base.backoff import Backoff
+from sync.base.exception_summary import log_defects
 from sync.kube.api_errors import KubeError
 from sync.kube.transport import Transport
 from sync.runtime.log_fields import name_fields
@@ -152,17 +155,19 @@ class ControlConnection:
             why, level = "this bridge does not serve the node now", logging.INFO
             retry, began = None, loop.time()
             if self._is_leader():
-                try:
-                    await self._connect()
-                    why = "it closed the connection"
-                except (KubeError, OSError, ValueError) as error:
-                    why = str(error)
-                    if isinstance(error, control_messages.ProtocolError):
-                        level = logging.WARNING
-                    if isinstance(error, ProtocolVersionError):
-                        retry = VERSION_RETRY_SECONDS
-                    self._silent += isinstance(error, AgentSilentError)
-                    self._update_state(unresponsive=self._silent >= MAX_SILENT)
+                why = "a defect in the bridge"
+                with log_defects(f"relay: relay agent {self}", extra=self.log_fields):
+                    try:
+                        await self._connect()
+                        why = "it closed the connection"
+                    except (KubeError, OSError, ValueError) as error:
+                        why = str(error)
+                        if isinstance(error, control_messages.ProtocolError):
+                            level = logging.WARNING
+                        if isinstance(error, ProtocolVersionError):
+                            retry = VERSION_RETRY_SECONDS
+                        self._silent += isinstance(error, AgentSilentError)
+                        self._update_state(unresponsive=self._silent >= MAX_SILENT)
             if why != logged:
                 logged = why
                 log.log(
@@ -195,8 +200,9 @@ class ControlConnection:
             hello = await _read_hello(reader)
             if not hello:
                 raise ConnectionError(errors[0] if errors else "it closed the connection")
+            _check_types(hello)
             self._check_version(hello)
-            self._datagram_token = str(hello.get("datagrams") or "")[:MAX_TOKEN]
+            self._datagram_token = (hello.get("datagrams") or "")[:MAX_TOKEN]
             self._metrics.agents += 1
             try:
                 self._send_ports()
@@ -324,14 +330,21 @@ async def _read_hello(reader: asyncio.StreamReader) -> dict[str, Any]:
     return _decode(line)
 
 
+def _check_types(hello: Mapping[str, Any]) -> None:
+    """Checks the types of an agent's first message. Raises ProtocolError."""
+    types = {"version": int, "release": str, "datagrams": str}
+    if not all(isinstance(hello.get(key), kind | None) for key, kind in types.items()):
+        raise control_messages.ProtocolError("the first message is malformed")
+
+
 def _ports(routes: Mapping[int, ReverseRoute]) -> tuple[frozenset[int], frozenset[int]]:
     """The ports of TCP, and those of UDP."""
     udp = frozenset(port for port, route in routes.items() if route.is_udp)
     return frozenset(routes) - udp, udp
 
 
-def _printable(value: object) -> str:
-    """An agent's version for messages: the agent is not trusted, so it may send anything."""
+def _printable(value: str | int | None) -> str:
+    """An agent's version for messages: the agent is not trusted, so it may send any text."""
     return re.sub(r"[^\w.+!-]", "?", str(value))[:64] if value else "unknown"
 
 

@@ -167,11 +167,17 @@ class HomePodConnections:
     async def _arrived(self, control: ControlConnection, message: dict[str, Any]) -> None:
         """Starts to forward an announced connection, once fewer than `MAX_DIALS` are being set up.
         Raises ProtocolError."""
-        token, port, client = (message.get(it) for it in ("arrived", "port", "from"))
-        if not (isinstance(token, str) and isinstance(port, int) and len(token) < MAX_TOKEN):
+        token, port = message.get("arrived"), message.get("port")
+        client = message.get("from", "")
+        if not (
+            isinstance(token, str)
+            and len(token) < MAX_TOKEN
+            and isinstance(port, int)
+            and isinstance(client, str)
+        ):
             raise control_messages.ProtocolError("an announced connection is malformed")
         await self._dials.acquire(control.home)
-        if not self._accept(control, token, port, str(client)):
+        if not self._accept(control, token, port, client):
             self._dials.release(control.home)
 
     def _accept(self, control: ControlConnection, token: str, port: int, client: str) -> bool:

@@ -422,6 +422,7 @@ async def forwarding_to(
     await asyncio.sleep(0)
     try:
         yield forwarder
+        assert not forwarding.done(), "the bridge has ended"
     finally:
         forwarding.cancel()
         await asyncio.gather(forwarding, return_exceptions=True)
@@ -460,27 +461,81 @@ async def test_agent_reaches_only_ports_with_a_route() -> None:
     assert not connections
 
 
+#: As deep as a parser of JSON accepts it, and too deep to be formatted as text.
+DEEP = b"[" * 1000 + b"]" * 1000
+HELLO = messages.encode(version=messages.VERSION)
+
+
 @pytest.mark.parametrize(
     "line",
     [
         b"not json\n",
         b"[]\n",
         b'{"arrived": 7, "port": 20000}\n',
+        b'{"arrived": %s, "port": 20000}\n' % DEEP,
+        b'{"arrived": "a", "port": %s}\n' % DEEP,
+        b'{"arrived": "a", "port": 20000, "from": %s}\n' % DEEP,
+        b'{"arrived": "a", "port": 20000, "from": 7}\n',
+        b'{"listening": %s}\n' % DEEP,
+        b'{"dropped": %s}\n' % DEEP,
+        b'{"dropped": {"queue": %s}}\n' % DEEP,
         b'{"arrived": "' + b"x" * 200 + b'", "port": 20000}\n',
         b'{"listening": [0, 70000, "x"]}\n',
         b"x" * (messages.MAX_LINE + 1),
     ],
 )
 async def test_malformed_message_ends_only_the_control_connection(
-    line: bytes, monkeypatch: pytest.MonkeyPatch
+    line: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(control_connection, "RETRY_SECONDS", 30.0)
-    async with with_fake_agent(FakeAgent(messages.encode(version=messages.VERSION), line), {}) as (
-        _,
-        metrics,
-    ):
+    async with with_fake_agent(FakeAgent(HELLO, line), {}) as (_, metrics):
         await asyncio.sleep(0.2)
         await wait_until(lambda: metrics.agents == 0)
+    assert "defect" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"version": %s}\n' % DEEP,
+        b'{"version": "1"}\n',
+        b'{"version": 1, "release": %s}\n' % DEEP,
+        b'{"version": 1, "release": 7}\n',
+        b'{"version": 1, "datagrams": %s}\n' % DEEP,
+        b'{"version": 1, "datagrams": 7}\n',
+    ],
+)
+async def test_malformed_first_message_ends_only_the_control_connection(
+    line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = FakeAgent(line, messages.encode(listening=[20000]))
+    async with with_fake_agent(agent, {}) as (forwarder, metrics):
+        await wait_until(lambda: agent.begun >= 2)
+        assert not forwarder.agent_state(POD).listening
+        assert metrics.agents == 0
+    assert "the first message is malformed" in caplog.text
+    assert "defect" not in caplog.text
+
+
+async def test_defect_in_the_handling_of_one_agent_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decode_dropped(_: object) -> dict[str, int]:
+        raise RuntimeError("secret of the remote")
+
+    monkeypatch.setattr(messages, "decode_dropped", decode_dropped)
+    other_pod = {"metadata": {**POD["metadata"], "name": "relay-2", "uid": "uid-relay-2"}}
+    agent = FakeAgent(HELLO, messages.encode(dropped={}))
+    other = FakeAgent(HELLO, messages.encode(listening=[20000]))
+    async with FakeRemote() as remote:
+        serve_pods(remote, {"relay": agent, "relay-2": other})
+        async with forwarding_to(remote, ReverseRelayMetrics()) as forwarder:
+            forwarder.update(SHOP, [POD, other_pod], {})
+            await wait_until(lambda: agent.begun >= 3)
+            assert other.begun == 1
+            assert forwarder.agent_state(other_pod).listening == {20000}
+    assert "relay agent shop-h/relay: a defect in the bridge; please report it" in caplog.text
+    assert "secret of the remote" not in caplog.text
 
 
 async def test_agent_with_another_protocol_version_is_not_used(
