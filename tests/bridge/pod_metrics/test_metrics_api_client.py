@@ -105,6 +105,7 @@ def test_unmanaged_pods_and_malformed_items_are_skipped() -> None:
         pod_metrics(0, window="soon"),
         pod_metrics(0, window="9" * 400 + "s"),
         pod_metrics(0, window="999999h"),
+        pod_metrics(0, window="0" * 64 + "1s"),
         pod_metrics(0, timestamp="9999-12-31T23:59:59Z"),
         pod_metrics(0, timestamp="now"),
         pod_metrics(0, containers=[{"name": "main"}]),
@@ -127,7 +128,7 @@ def test_duration_parses_go_durations(text: str, expected: float) -> None:
     assert duration(text) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "1s?", "-1s", "1 s"])
+@pytest.mark.parametrize("text", ["", "5", "s", "1s?", "-1s", "1 s", "1s" * 33])
 def test_duration_rejects_malformed_text(text: str) -> None:
     with pytest.raises(ValueError, match="no duration"):
         duration(text)
