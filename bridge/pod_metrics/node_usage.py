@@ -7,7 +7,8 @@ The CPU counter never decreases. Each pod adds its usage since its last sample; 
 was reset, and a sample that is not newer adds nothing. A pod's first sample counts as a whole only
 if the pod was scheduled in the remote after the previous response, so that neither a start of the
 bridge nor a pod that is listed late or again causes a jump. `checkpoint` and `resume` carry the sum
-from one bridge to the next. Without usage both values are slightly above zero (`MIN_SECONDS`,
+from one bridge to the next; the next bridge begins again if the sum is `MAX_NODE_SECONDS`, beyond
+which it does not grow. Without usage both values are slightly above zero (`MIN_SECONDS`,
 `MIN_BYTES`): metrics-server takes zero for missing and drops the node.
 """
 
@@ -24,9 +25,12 @@ MIN_BYTES = 1
 MAX_CLOCK_SKEW = 10_000
 
 
-#: Limits of a sample: more would make the sums meaningless. A thousand years of a hundred thousand
-#: cores, 2**60 bytes, and the year 3000.
-MAX_SECONDS, MAX_BYTES, MAX_MILLISECONDS = 1e15, 2.0**60, 32_503_680_000_000
+#: Limits of a sample: more would make the sums meaningless. Years of a hundred cores, of which the
+#: nanoseconds fit into an int64; 2**60 bytes; and the year 3000.
+MAX_SECONDS, MAX_BYTES, MAX_MILLISECONDS = 9e9, 2.0**60, 32_503_680_000_000
+#: Limit of the node's counter, a century of a hundred thousand cores. A float64 of this size still
+#: counts fractions of a second.
+MAX_NODE_SECONDS = 1e15
 
 
 class PodUsage(NamedTuple):
@@ -66,14 +70,15 @@ class NodeUsage:
         return repr(self.cpu_seconds)
 
     def resume(self, checkpoint: str) -> None:
-        """Continues the counter of the previous bridge; ignores a checkpoint that is not a number.
+        """Continues the counter of the previous bridge; ignores a checkpoint that is no such
+        number.
         Called again if another bridge has served the node meanwhile: its counter includes the usage
         of that time."""
         try:
             before = float(checkpoint)
         except ValueError:
             return
-        if not 0 < before < math.inf:
+        if not 0 < before < MAX_NODE_SECONDS:
             return
         if self._resumed:
             self.cpu_seconds = max(self.cpu_seconds, before)
@@ -81,7 +86,7 @@ class NodeUsage:
             self._counts_whole.clear()
             self._last_response = None
         else:
-            self.cpu_seconds += before
+            self._count(before)
         self._resumed = True
 
     def add(self, samples: Iterable[PodUsage], *, present: Mapping[str, int], now: int) -> None:
@@ -101,12 +106,15 @@ class NodeUsage:
                 continue
             memory += sample.memory_bytes
             newest = max(newest or 0, sample.milliseconds)
-            self.cpu_seconds += self._usage_since_last(sample)
+            self._count(self._usage_since_last(sample))
         self.memory_bytes = max(memory, MIN_BYTES)
         self.milliseconds = newest
         for gone in self._counts_whole.keys() - present.keys():
             del self._counts_whole[gone]
             self._last.pop(gone, None)
+
+    def _count(self, seconds: float) -> None:
+        self.cpu_seconds = min(self.cpu_seconds + seconds, MAX_NODE_SECONDS)
 
     def _usage_since_last(self, sample: PodUsage) -> float:
         last = self._last.get(sample.uid)

@@ -1,5 +1,7 @@
 """Builds ``/stats/summary`` (k8s.io/kubelet's ``pkg/apis/stats/v1alpha1``). Pure.
 
+Values are integers of 64 bits: a sum of more is written as the largest one (`MAX_INTEGER`).
+
 Fields that a virtual node lacks (file systems, network, system processes) are omitted, as a kubelet
 omits what it does not know.
 """
@@ -17,6 +19,8 @@ from translators.timestamps import format_time, parse_time
 
 #: A million cores.
 MAX_NANO_CORES = 1e15
+#: The largest value that every reader of JSON and orjson take.
+MAX_INTEGER = 2**63 - 1
 #: Fields that a kubelet always has for its node besides the working set; the monitor of Kubernetes'
 #: own end-to-end tests ends if one is missing.
 _MEMORY = ("usageBytes", "rssBytes")
@@ -31,13 +35,13 @@ def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
     """CPUStats: cumulative usage and usage per second, both in nanoseconds."""
     return {
         "time": timestamp(at),
-        "usageNanoCores": round(cores * 1e9),
-        "usageCoreNanoSeconds": round(seconds * 1e9),
+        "usageNanoCores": _integer(cores * 1e9),
+        "usageCoreNanoSeconds": _integer(seconds * 1e9),
     }
 
 
 def memory_stats(at: int, working_set: float) -> Object:
-    return {"time": timestamp(at), "workingSetBytes": round(working_set)}
+    return {"time": timestamp(at), "workingSetBytes": _integer(working_set)}
 
 
 def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
@@ -66,6 +70,10 @@ def is_valid(pod: Object) -> bool:
         return False
 
 
+def _integer(value: float) -> int:
+    return round(min(value, MAX_INTEGER))
+
+
 def _memory(pod: Object, name: str) -> float:
     """A value of the pod's memory; its working set where the value is not known."""
     memory = pod.get("memory") or {}
@@ -78,7 +86,7 @@ def summary(pods: list[Object], *, node: str, usage: NodeUsage, since: int, now:
     if no pod has a sample. Both in milliseconds since 1970."""
     cores = sum(((pod.get("cpu") or {}).get("usageNanoCores") or 0) / 1e9 for pod in pods)
     at = usage.milliseconds or now
-    memory = {name: round(sum(_memory(pod, name) for pod in pods)) for name in _MEMORY}
+    memory = {name: _integer(sum(_memory(pod, name) for pod in pods)) for name in _MEMORY}
     return {
         "node": {
             "nodeName": node,

@@ -383,6 +383,7 @@ for _ in range(300):
         {"cpu": {"time": "9999-12-31T23:59:59Z", "usageCoreNanoSeconds": 1}},
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": "1"}},
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1e300}},
+        {"cpu": {"time": TIME, "usageCoreNanoSeconds": 18 * 10**18}},
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1, "usageNanoCores": [1]}},
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1, "usageNanoCores": 1e300}},
         {"cpu": {"time": TIME, "usageCoreNanoSeconds": 1}, "memory": {"workingSetBytes": [1]}},

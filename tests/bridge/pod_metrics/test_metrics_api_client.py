@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -158,6 +159,21 @@ def test_pod_stats_cover_the_pod_and_its_containers() -> None:
         "cpu": cpu,
         "memory": memory,
     }
+
+
+def test_pod_stats_fit_into_64_bits() -> None:
+    """Each value is within its limits, and their products and sums are not."""
+    usage = {"cpu": "999999", "memory": str(2**60 - 1000)}
+    containers = [{"name": str(number), "usage": usage} for number in range(10_000)]
+    counters = RateIntegrator()
+    count(counters, pod_metrics(0, containers=containers))
+    later = pod_metrics(0, containers=containers, timestamp="2999-01-01T00:00:00Z")
+    (pod,) = map(pod_stats, count(counters, later))
+    found = orjson.loads(orjson.dumps(pod))
+    assert found["cpu"]["usageNanoCores"] == 2**63 - 1
+    assert found["cpu"]["usageCoreNanoSeconds"] == 2**63 - 1
+    assert found["memory"]["workingSetBytes"] == 2**63 - 1
+    assert found["containers"][0]["cpu"]["usageCoreNanoSeconds"] == 2**63 - 1
 
 
 def test_wrong_types_in_any_part_are_left_out() -> None:

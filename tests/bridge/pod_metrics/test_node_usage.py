@@ -99,7 +99,7 @@ def test_next_bridge_resumes_the_counter() -> None:
     assert second.cpu_seconds >= first.cpu_seconds >= 42
 
 
-@pytest.mark.parametrize("note", ["", "much", "nan", "inf", "-5"])
+@pytest.mark.parametrize("note", ["", "much", "nan", "inf", "-5", "1e305", "1e15"])
 def test_invalid_checkpoint_is_ignored(note: str) -> None:
     usage = NodeUsage()
     usage.resume(note)
