@@ -19,6 +19,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bridge.kubelet.pod_lookup import PodDirectory
 from bridge.net.single_flight_cache import SingleFlightCache
@@ -154,14 +155,16 @@ class RateIntegrator:
     """Adds up the rates of consecutive answers of the metrics API."""
 
     def __init__(self) -> None:
-        self._counters: dict[tuple[str, str], _Counter] = {}
+        # By the pod's UID and the container's name.
+        self._counters: dict[str, dict[str, _Counter]] = {}
         self._started = False
 
     def add(
         self, items: Iterable[Object], pods: Mapping[RemotePodName, Origin]
     ) -> list[PodCounters]:
         """Adds one answer, a list of PodMetrics, and returns the counters of those in ``pods``.
-        ``pods`` are all pods that exist; other counters are dropped."""
+        ``pods`` are all pods that exist; other counters are dropped, and so are those of containers
+        that the answer for their pod does not have."""
         found = []
         for item in items:
             if wrong_part("PodMetrics", item):
@@ -175,8 +178,8 @@ class RateIntegrator:
                 continue  # not a PodMetrics of the known form
         self._started = True
         present = {home.uid for home in pods.values()}
-        for key in [key for key in self._counters if key[0] not in present]:
-            del self._counters[key]
+        for uid in self._counters.keys() - present:
+            del self._counters[uid]
         return found
 
     def _add_pod(self, item: Object, home: Origin) -> PodCounters:
@@ -184,34 +187,55 @@ class RateIntegrator:
         window = duration(str(item["window"]))
         if not (0 <= at < MAX_MILLISECONDS and window < MAX_WINDOW):
             raise ValueError("the time is not valid")
-        containers = []
-        for container in item.get("containers") or ():
-            used = container["usage"]
-            name = str(container["name"])
-            cores = float(quantity.parse_quantity(used["cpu"]))
-            memory = max(float(quantity.parse_quantity(used["memory"])), MIN_BYTES)
-            if not (0 <= cores < MAX_CORES and memory < MAX_BYTES):
-                raise ValueError("the usage is not valid")
-            counter = self._counter((home.uid, name), cores=cores, at=at, window=window)
-            containers.append(
-                ContainerCounters(name, counter.seconds, cores, memory, counter.since)
+        used = {
+            str(container["name"]): _parse_usage(container["usage"])
+            for container in item.get("containers") or ()
+        }
+        cores = {name: usage.cores for name, usage in used.items()}
+        cores[_WHOLE_POD] = sum(cores.values())
+        before = self._counters.get(home.uid, {})
+        counters = {
+            name: self._advance(before.get(name), cores=rate, at=at, window=window)
+            for name, rate in cores.items()
+        }
+        self._counters[home.uid] = counters
+        containers = [
+            ContainerCounters(
+                name, counters[name].seconds, usage.cores, usage.memory_bytes, counters[name].since
             )
-        cores = sum(it.cores for it in containers)
-        whole = self._counter((home.uid, _WHOLE_POD), cores=cores, at=at, window=window)
-        return PodCounters(home, at, whole.seconds, containers)
+            for name, usage in used.items()
+        ]
+        return PodCounters(home, at, counters[_WHOLE_POD].seconds, containers)
 
-    def _counter(self, key: tuple[str, str], *, cores: float, at: int, window: float) -> _Counter:
-        counter = self._counters.get(key)
+    def _advance(
+        self, counter: _Counter | None, *, cores: float, at: int, window: float
+    ) -> _Counter:
+        """The counter with the usage until ``at`` added; a new one if there is none."""
         if counter is None:
             # A previous bridge may have reported the usage of pods that existed at the start.
             back = window if self._started else 0.0
             start = MIN_SECONDS + cores * back
-            counter = _Counter(start, at, since=at - round(back * 1000))
-            self._counters[key] = counter
-        elif at > counter.at:
+            return _Counter(start, at, since=at - round(back * 1000))
+        if at > counter.at:
             counter.seconds += cores * (at - counter.at) / 1000
             counter.at = at
         return counter
+
+
+class _Usage(NamedTuple):
+    """The usage of one container in an answer."""
+
+    cores: float
+    memory_bytes: float
+
+
+def _parse_usage(used: Mapping[str, str]) -> _Usage:
+    """Raises KeyError, OverflowError or ValueError."""
+    cores = float(quantity.parse_quantity(used["cpu"]))
+    memory = max(float(quantity.parse_quantity(used["memory"])), MIN_BYTES)
+    if not (0 <= cores < MAX_CORES and memory < MAX_BYTES):
+        raise ValueError("the usage is not valid")
+    return _Usage(cores, memory)
 
 
 def families(pods: Iterable[PodCounters]) -> Families:

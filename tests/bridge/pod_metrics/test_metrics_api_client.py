@@ -67,6 +67,28 @@ def test_pod_counter_keeps_the_usage_of_ended_containers() -> None:
     assert after.cpu_seconds == pytest.approx(30 + MIN_SECONDS)
 
 
+def test_counter_of_a_container_that_the_pod_no_longer_has_is_dropped() -> None:
+    """Else an API server that reports other names each time would fill the memory."""
+    counters = RateIntegrator()
+    usage = {"cpu": "1", "memory": "1Mi"}
+    count(counters, pod_metrics(0))
+    count(counters, pod_metrics(10, "1"))
+    count(counters, pod_metrics(20, containers=[{"name": "other", "usage": usage}]))
+    (pod,) = count(counters, pod_metrics(40, "1"))
+    (container,) = pod.containers
+    assert container.cpu_seconds == pytest.approx(10.5 + MIN_SECONDS)
+    assert container.since == START + 29_500
+    assert pod.cpu_seconds == pytest.approx(40 + MIN_SECONDS)
+
+
+def test_malformed_answer_for_a_pod_leaves_its_counters() -> None:
+    counters = RateIntegrator()
+    count(counters, pod_metrics(0))
+    whole, half = pod_metrics(10, "1")["containers"][0], {"name": "other", "usage": {"cpu": "1"}}
+    assert count(counters, pod_metrics(10, containers=[whole, half])) == []
+    assert seconds(count(counters, pod_metrics(20, "1"))) == pytest.approx(20 + MIN_SECONDS)
+
+
 def test_older_sample_is_ignored() -> None:
     counters = RateIntegrator()
     count(counters, pod_metrics(10))
