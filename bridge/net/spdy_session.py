@@ -196,10 +196,12 @@ class SpdySession(asyncio.Protocol):
             self._on_change(self)
 
     def forget(self, stream: ForwardedStream) -> bool:
-        """Removes a stream that has ended; returns whether it was there."""
+        """Removes a stream that has ended; returns whether it was there. Later frames of its
+        error stream are ignored."""
         stream.stop_timer()
         if self._streams.pop(stream.number, None) is None:
             return False
+        self._errors.pop(stream.number - 2, None)  # the kubelet might never end it
         self.set_reading(stream, on=True)
         if self.active is stream:
             self.active = None
@@ -256,7 +258,6 @@ class SpdySession(asyncio.Protocol):
                 failing.receive_error(frame.payload, is_last=frame.is_last)
         elif frame.type == RST_STREAM:
             if (stream := self._streams.get(frame.stream)) is not None:
-                self._errors.pop(frame.stream - 2, None)
                 stream.fail("the pod's node has reset the connection")
             else:
                 self._errors.pop(frame.stream, None)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import socket
 import struct
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -27,6 +29,7 @@ from tests.bridge.relay.fake_pods import AnyForward, Pod, serve_pods
 from tests.bridge.relay.fake_spdy import (
     GOAWAY,
     PING,
+    RST_STREAM,
     SYN_STREAM,
     SpdyForward,
     SpdyServer,
@@ -492,6 +495,33 @@ async def test_stream_that_the_kubelet_does_not_end_is_reset(
         await client.ended()
         reader = rig.remote.requests[0].reader
         await wait_until(reader.at_eof)
+
+
+@pytest.mark.parametrize("ends", ["data", "reset", "abort"])
+async def test_connection_whose_error_stream_stays_open_is_forgotten(ends: str) -> None:
+    """A kubelet that never ends it would fill the memory; its late frames are no violation."""
+    session, below, client = SpdySession(lambda _: None), Below(), Client()
+    session.connection_made(below)
+    session.reserve()
+    stream = session.open_stream(80, client, client.errors.append)
+    if ends == "data":
+        session.data_received(data_frame(3, b"x", is_last=True))
+    elif ends == "reset":
+        session.data_received(control(RST_STREAM, struct.pack("!II", 3, 6)))
+    else:
+        stream.abort()
+    await client.ended()
+    errors, kept = client.errors.copy(), weakref.ref(client)
+    session.data_received(data_frame(1, b"late"))
+    await asyncio.sleep(0.1)
+    assert client.errors == errors
+    del client, stream
+    gc.collect()
+    assert kept() is None
+    session.data_received(data_frame(1, b"", is_last=True))
+    session.data_received(control(RST_STREAM, struct.pack("!II", 1, 6)))
+    await asyncio.sleep(0.1)
+    assert session.is_usable
 
 
 async def test_nothing_is_written_between_the_loss_and_the_last_frame() -> None:
