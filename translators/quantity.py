@@ -3,7 +3,8 @@
 Arithmetic is exact, with `Fraction`. As ParseQuantity in k8s.io/apimachinery/pkg/api/resource does,
 parsing rounds away from zero to a multiple of 1 n, so that a small request does not become zero,
 and caps values with a binary suffix at 2⁶³-1. Formatting is canonical: an integer with the largest
-possible suffix of the family (``Ki`` or ``k``).
+possible suffix of the family (``Ki`` or ``k``). A formatted text can be parsed again: values that
+would be too long, far beyond any amount, are formatted as the largest one (`_FORMATTED_MAX`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class QuantityError(ValueError):
 
 #: Characters of a quantity: far more than any amount needs, and few enough to parse quickly.
 _LENGTH_MAX = 64
+#: The largest value that is formatted: with a sign, nine decimal places and a suffix, its text is
+#: not longer than that.
+_FORMATTED_MAX = Fraction(10**48)
 
 
 def is_quantity(text: str | float) -> bool:
@@ -64,9 +68,11 @@ def parse_quantity(text: str | float) -> Fraction:
 
 
 def format_quantity(value: Fraction, *, binary: bool = False) -> str:
-    """The canonical text; values finer than 1 n are rounded away from zero."""
+    """The canonical text; values finer than 1 n are rounded away from zero, and larger ones than
+    `_FORMATTED_MAX` are capped."""
     if value == 0:
         return "0"
+    value = max(-_FORMATTED_MAX, min(value, _FORMATTED_MAX))
     if binary and value.denominator == 1 and abs(value) >= 2**10:
         suffixes: dict[str, Fraction] = {k: Fraction(v) for k, v in _BINARY.items()} | {
             "": Fraction(1)

@@ -101,6 +101,20 @@ def test_formatted_text(value: Fraction, binary: bool, printed: str) -> None:
     assert format_quantity(value, binary=binary) == printed
 
 
+@pytest.mark.parametrize("text", ["1e308", "-1e999", "9" * 63 + "E", "9" * 64, "1" * 48 + ".1e9"])
+@pytest.mark.parametrize("binary", [False, True])
+def test_formatted_huge_quantity_can_be_parsed(text: str, binary: bool) -> None:
+    printed = parse_quantity(format_quantity(parse_quantity(text), binary=binary))
+    assert abs(printed) == (2**63 - 1 if binary else 10**48)
+    assert printed * parse_quantity(text) > 0
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_longest_formatted_quantity_is_exact(sign: str) -> None:
+    text = f"{sign}{'9' * 48}.123456789"
+    assert parse_quantity(format_quantity(parse_quantity(text))) == parse_quantity(text)
+
+
 @pytest.mark.parametrize(
     "text", ["", "1K", "1ki", "1mi", "1 Gi", "Gi", "1e", "0x1", "1_000", "٣", "NaN", "1Gi\n"]
 )

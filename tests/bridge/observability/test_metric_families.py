@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sync.kube.api_resources import PODS
 from tests.bridge.running_join import SOON, RunningJoin, kubelet_api_client, running_join
-from tests.bridge.two_clusters import CANARY, Clusters
+from tests.bridge.two_clusters import CANARY, Clusters, put_worker
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import EngineHarness
 from tests.sync.storage.storage_harness import Storage
@@ -132,6 +132,13 @@ async def test_values_after_one_pod(two: Clusters) -> None:
     assert value(found, carried, kind="logs", direction="out") == len("a line\n")
     scrapes = "bridge_scrapes_total"
     assert value(found, scrapes, path="/metrics/resource", result="complete") == 1
+
+
+async def test_absurd_capacity_of_a_node_leaves_the_metrics_readable(two: Clusters) -> None:
+    put_worker(two.remote, "absurd", cpu="1e308")
+    async with running_join(two) as run, kubelet_api_client(run) as session:
+        found = await metrics(session)
+    assert value(found, "bridge_node_capacity", resource="cpu") == 1e48
 
 
 async def test_unreachable_remote_is_not_up(two: Clusters) -> None:
