@@ -129,7 +129,10 @@ class AdmissionServer:
             return None
 
     def _patch(self, admission: Object) -> Object:
-        namespace = self.namespaces.store.get(Key("", str(admission.get("namespace"))))
+        name = admission.get("namespace") or ""
+        if not isinstance(name, str):
+            raise TypeError("a review's namespace is no text")
+        namespace = self.namespaces.store.get(Key("", name))
         offloading = offload_admission_patch.offloading_of(namespace or {})
         if offloading is None:
             return {}

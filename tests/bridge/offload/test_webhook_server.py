@@ -89,6 +89,9 @@ async def is_served(webhook: Webhook) -> bool:
         b'{"request":' * 100_000,
         review({"tolerations": []}).replace(b"[]", b"[" * 500 + b"]" * 500),
         b'{"request": {"uid": "7", "namespace": "shop", "object": {"spec": 1}}}',
+        b'{"request": {"uid": "7", "namespace": %s}}' % (b"[" * 1000 + b"]" * 1000),
+        b'{"request": {"uid": "7", "namespace": 7}}',
+        b'{"request": {"uid": %s, "namespace": "shop"}}' % (b"[" * 1000 + b"]" * 1000),
         b'"\\ud800"',
         b"",
     ],
@@ -97,8 +100,17 @@ async def test_body_that_is_no_review_gets_400(
     webhook: Webhook, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await webhook.post(body))[0] == 400
-    assert not [it for it in caplog.records if it.exc_info]
+    assert not [it for it in caplog.records if it.exc_info or it.levelname == "ERROR"]
     assert await is_served(webhook)
+
+
+@pytest.mark.parametrize("namespace", [{}, {"namespace": ""}, {"namespace": "unknown"}])
+async def test_pod_of_no_known_namespace_is_admitted_unmodified(
+    webhook: Webhook, namespace: Object
+) -> None:
+    request = {"uid": "7", **namespace, "object": {"spec": {}}}
+    code, body = await webhook.post(json.dumps({"request": request}).encode())
+    assert (code, json.loads(body)["response"]) == (200, {"uid": "7", "allowed": True})
 
 
 async def test_review_above_the_size_limit_gets_413(webhook: Webhook) -> None:
