@@ -19,6 +19,7 @@ from sync.kube.api_errors import (
     AlreadyExists,
     Conflict,
     KubeError,
+    MalformedResponse,
     NotFound,
     NotLeaderError,
     Unreachable,
@@ -27,6 +28,7 @@ from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
 from sync.kube.transport import JSON, MERGE_PATCH
 from translators.object_accessors import Object, metadata, uid_of
+from translators.remote_shapes import wrong_part
 from translators.timestamps import format_micro_time
 
 log = logging.getLogger(__name__)
@@ -52,12 +54,12 @@ async def request_lease(
     """Sends one request for a Lease; ``name`` is "" to create one.
 
     Ends within ``seconds``, even where the server asks to retry later. A PATCH is a merge patch.
-    Raises KubeError: Unreachable at the timeout.
+    Raises KubeError: Unreachable at the timeout, MalformedResponse if the remote returns no Lease.
     """
     path = LEASES.path(name or None, namespace=namespace)
     try:
         async with asyncio.timeout(seconds):
-            return await client.request(
+            lease = await client.request(
                 method,
                 path,
                 body=body,
@@ -68,6 +70,11 @@ async def request_lease(
         raise Unreachable(
             f"no answer in {seconds:.0f} s", side=client.side, what=f"{method} {path}"
         ) from None
+    if client.side == "remote" and (part := wrong_part(LEASES.kind, lease)):
+        client.limits.rejected["malformed"] += 1
+        message = f"the response has a part of the wrong type: {part}"
+        raise MalformedResponse(message, side=client.side, what=f"{method} {path}")
+    return lease
 
 
 @dataclass

@@ -89,6 +89,21 @@ def uids(two: Clusters) -> dict[str, str]:
     }
 
 
+MALFORMED = b'{"metadata":{"name":"x","annotations":"oops"}}'
+
+
+async def test_malformed_lease_does_not_end_the_bridge(two: Clusters) -> None:
+    """The remote returns it to the first read, and then to each kind of request."""
+    two.remote.fail(Fault("*", "*/leases*", raw=MALFORMED))
+    acquired = two.remote.fail(Fault("POST", "*/leases", raw=MALFORMED))
+    async with running_join(two):
+        assert acquired.hits == 1
+        read = two.remote.fail(Fault("GET", f"*/leases/{lease_of(two)}", raw=MALFORMED))
+        written = two.remote.fail(Fault("PATCH", f"*/leases/{lease_of(two)}", raw=MALFORMED))
+        await two.remote.until(lambda: (read.hits, written.hits) == (1, 1))
+        await renewed(two)
+
+
 async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_path: Path) -> None:
     async with running_join(two):
         await running(two, "old")
