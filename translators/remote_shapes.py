@@ -215,6 +215,20 @@ _NODE: Mapping[str, Shape | type] = {
             "allocatable": _REQUIREMENTS,
             "conditions": _CONDITIONS,
             "addresses": ListOf(Fields({"type": str, "address": str})),
+            "nodeInfo": Fields(  # ``swap`` is a map, and not read.
+                dict.fromkeys(
+                    (
+                        "architecture",
+                        "containerRuntimeVersion",
+                        "kernelVersion",
+                        "kubeProxyVersion",
+                        "kubeletVersion",
+                        "operatingSystem",
+                        "osImage",
+                    ),
+                    str,
+                )
+            ),
         }
     ),
 }

@@ -258,7 +258,8 @@ def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
 
 def _age(version: str) -> tuple[list[int], str]:
     """Sort key that orders ``v1.34.9`` before ``v1.34.10``."""
-    return [int(number) for number in re.findall(r"\d+", version)], version
+    # Python parses a number of at most 4300 digits.
+    return [int(number) for number in re.findall(r"\d{1,9}", version)], version
 
 
 def _same(infos: list[Object], field: str) -> str | None:

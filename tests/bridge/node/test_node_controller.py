@@ -485,6 +485,30 @@ async def test_throttled_renewal_does_not_count_as_hanging(
     assert reports == []
 
 
+@pytest.mark.parametrize(
+    ("info", "cpu"),
+    [
+        ("x", "6"),
+        ({"kernelVersion": ["a"]}, "6"),
+        ({"kubeletVersion": {"a": 1}}, "6"),
+        ({"kubeletVersion": "v1." + "9" * 5000}, "8"),
+        ({"kubeletVersion": "v1.36.0", "swap": {"capacity": 8589934592}}, "8"),
+    ],
+    ids=["text", "list", "map", "digits", "swap"],
+)
+async def test_node_info_of_one_remote_node_does_not_stop_updates(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController, info: object, cpu: str
+) -> None:
+    """A remote node with a malformed one is not used; its capacity does not count."""
+    async with running(node):
+        await home_api.until(lambda: condition(home_api)["status"] == "True")
+        second = worker("w2")
+        second["status"]["nodeInfo"] = info
+        joined(remote_api, second)
+        joined(remote_api, worker("w3"))
+        await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == cpu)
+
+
 def watches(api: FakeApi) -> int:
     """The watches that were requested since the log was cleared."""
     return sum(entry.watch for entry in api.log)
