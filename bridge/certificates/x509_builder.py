@@ -84,7 +84,7 @@ def missing_names(pair: TlsKeyPair, node_name: str, addresses: Sequence[str]) ->
         known = set(leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         known = set()
-    except ValueError as error:
+    except (ValueError, x509.DuplicateExtension) as error:
         raise CertificateError("the certificate's extensions are malformed") from error
     return [
         str(name.value)

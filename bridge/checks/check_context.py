@@ -21,7 +21,7 @@ from bridge.base.join_settings import (
 from bridge.checks.findings import Finding
 from bridge.clusters.advertised_address import find_bridge_address
 from bridge.clusters.cluster_reads_selection import select_cluster_reads
-from bridge.clusters.connection import cluster_uid
+from bridge.clusters.connection import cluster_uid, git_version
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
 from bridge.clusters.kubelet_api_probe import kubelet_api_error
 from bridge.clusters.metrics_source_detection import select_metrics_source
@@ -186,10 +186,9 @@ class CheckContext:
         return await self._read_once("remote version", self._read_remote_version)
 
     async def _read_remote_version(self) -> str:
-        answer = await self.remote_client.request(
-            "GET", "/version", timeout=permissions.REQUEST_SECONDS
+        return git_version(
+            await self.remote_client.request("GET", "/version", timeout=permissions.REQUEST_SECONDS)
         )
-        return str(answer.get("gitVersion") or "")
 
     async def identity(self) -> Identity:
         """The identity that a join would have. Raises PreflightError for a bad template."""

@@ -1,8 +1,8 @@
 """Runs all checks for `bridge check`, before a join or of existing nodes.
 
-Each check runs concurrently and for `CHECK_SECONDS` at most. A failure becomes a finding of that
-check and hides no other; where a cluster does not respond, checks that need it are not checked.
-Raises nothing but defects.
+Each check runs concurrently and for `CHECK_SECONDS` at most. A failure or defect of a check becomes
+a finding of that check and hides no other; where a cluster does not respond, checks that need it
+are not checked. Raises nothing but defects outside of the checks.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from bridge.checks.findings import Finding, Report, Scope, build_report, error, 
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import join_record
 from bridge.node.node_object import LABEL_REMOTE, is_virtual_node
+from sync.base import exception_summary
 from sync.kube.api_errors import Forbidden, KubeError
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
@@ -187,6 +188,9 @@ async def _run_one(context: CheckContext, implementation: Implementation) -> Seq
         return [error(check_id, scope, str(problem).removeprefix(f"{scope}: "))]
     except (KubeError, TimeoutError) as problem:
         return [_failed_request(check_id, problem, scope)]
+    except Exception as defect:  # noqa: BLE001  # a defect must not hide the other findings
+        text = f"not checked: a defect in the bridge: {exception_summary.summary(defect)}"
+        return [warning(check_id, scope, text, "please report it")]
 
 
 def _scope(implementation: Implementation) -> Scope:

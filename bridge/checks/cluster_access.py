@@ -18,7 +18,7 @@ from cryptography import x509
 from bridge.checks.check_context import ClusterConnectivity
 from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.clusters import token_renewal
-from bridge.clusters.connection import new_token_command
+from bridge.clusters.connection import git_version, new_token_command
 from bridge.rbac import permissions
 from sync.kube import bearer_token
 from sync.kube.api_errors import (
@@ -88,7 +88,7 @@ async def _read_version(client: KubeClient, cluster: ClusterConnectivity) -> Non
         cluster.clock_ahead = seconds_ahead(date, (start + time.time()) / 2)
     server = client.endpoint.server
     try:
-        cluster.version = str(orjson.loads(raw).get("gitVersion") or "")
+        cluster.version = git_version(orjson.loads(raw))
     except (orjson.JSONDecodeError, AttributeError):
         text = f"{server} returns no version: is it an API server, or a proxy in front of one?"
         cluster.findings.append(error("BRG101", cluster.side, text))

@@ -139,7 +139,7 @@ async def _certificate_at(at: HostPort) -> str | None:
         return await asyncio.to_thread(
             ssl.get_server_certificate, (at.host, at.port), timeout=CONNECT_SECONDS
         )
-    except OSError:
+    except (OSError, UnicodeError):  # the latter for an empty label, or one that is too long
         return None
 
 

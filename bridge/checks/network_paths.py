@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
@@ -137,15 +137,13 @@ async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
 def _pod_ranges(pods: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
     for pod in pods:
         status = pod.get("status") or {}
-        for entry in status.get("podIPs") or ():
-            if entry.get("ip"):
-                yield ipaddress.ip_network(entry["ip"]), f"pod {namespace_of(pod)}/{name_of(pod)}"
+        ips = [str(entry.get("ip")) for entry in status.get("podIPs") or ()]
+        yield from _valid(ips, f"pod {namespace_of(pod)}/{name_of(pod)}")
 
 
 def _service_ranges(service_cidrs: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
     for known in service_cidrs:
-        for text in (known.get("spec") or {}).get("cidrs") or ():
-            yield ipaddress.ip_network(text), "home's Services"
+        yield from _valid((known.get("spec") or {}).get("cidrs") or (), "home's Services")
 
 
 def _node_ranges(nodes: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
@@ -153,8 +151,17 @@ def _node_ranges(nodes: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
     for node in nodes:
         addresses = (node.get("status") or {}).get("addresses") or ()
         own = [str(entry["address"]) for entry in addresses if entry.get("type") == "InternalIP"]
-        for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):
-            yield ipaddress.ip_network(text), f"node {name_of(node)}"
+        ranges = (node.get("spec") or {}).get("podCIDRs") or ()
+        yield from _valid((*own, *ranges), f"node {name_of(node)}")
+
+
+def _valid(ranges: Iterable[str], owner: str) -> Iterator[tuple[IpNetwork, str]]:
+    """The valid ranges and addresses; a Node may have any text as its address."""
+    for text in ranges:
+        try:
+            yield ipaddress.ip_network(text), owner
+        except ValueError:
+            continue
 
 
 IMPLEMENTATIONS = (

@@ -24,12 +24,14 @@ from sync.kube.bearer_token import AccountToken
 from sync.kube.client import KubeClient
 from sync.kube.credentials import Credentials, load
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.object_accessors import Object, uid_of
+from translators.object_accessors import Object, text_or_empty, uid_of
 from translators.timestamps import format_time
 
 #: Seconds to load a kubeconfig (with its credential plugin) and to get a first response, and for
 #: all checks of a join: a person waits for this.
 CONNECT_SECONDS = 14.0
+#: Characters of the version of an API server.
+VERSION_LIMIT = 100
 
 #: Receives one line of progress for a person.
 Notify = Callable[[str], None]
@@ -51,7 +53,7 @@ async def connect(ref: KubeconfigRef, *, side: Side, notify: Notify) -> AsyncIte
                         raise PreflightError(message) from error
                     raise
     server, context = credentials.endpoint.server, credentials.context
-    notify(f"{side}: {server} (context {context}), {version.get('gitVersion', '?')}")
+    notify(f"{side}: {server} (context {context}), {git_version(version) or '?'}")
     async with KubeClient(credentials) as client:
         yield client
 
@@ -111,6 +113,12 @@ def _expired_token_message(credentials: Credentials) -> str:
         f"into the kubeconfig ({new_token_command(token)} in that cluster) and join again; an "
         "installed bridge gets it by `bridge upgrade NODE --kubeconfig FILE`"
     )
+
+
+def git_version(response: Object) -> str:
+    """The version in a response to ``GET /version``, such as v1.34.4; "" if it has no valid one."""
+    version = text_or_empty(response.get("gitVersion"))
+    return version if len(version) <= VERSION_LIMIT else ""
 
 
 async def cluster_uid(client: KubeClient) -> str:

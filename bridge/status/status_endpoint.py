@@ -22,6 +22,7 @@ import orjson
 from aiohttp import web
 
 from bridge.base.version import version
+from bridge.clusters.connection import git_version
 from bridge.election.elector import LeaderElector
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.stream_limits import ActiveStreams
@@ -189,7 +190,7 @@ class StatusEndpoint:
             answer = await client.request(
                 "GET", "/version", timeout=VERSION_TIMEOUT, retry_on_throttle=False
             )
-            return str(answer.get("gitVersion") or "")
+            return git_version(answer)
 
         if not away:
             with contextlib.suppress(KubeError):  # The watches report the cause.

@@ -13,11 +13,13 @@ import pytest
 
 from bridge.base.join_settings import JoinSettings, RelaySettings
 from bridge.checks import check_runner, cluster_access
-from bridge.checks.findings import Report, Severity
+from bridge.checks.check_context import CheckContext, Implementation
+from bridge.checks.findings import Finding, Report, Severity
 from bridge.relay.forward import rtnetlink
 from sync.kube.api_resources import NAMESPACES, NODES, Object
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests import objects
+from tests.bridge import malformed_versions
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import CLOSED_PORT, Authority, FakeApi, Fault
@@ -250,6 +252,33 @@ async def test_failing_check_hides_no_other(two: Clusters) -> None:
     assert "quota" not in finding_of(found, "BRG502").advice
     assert "check again" in finding_of(found, "BRG501").advice
     assert finding_of(found, "BRG202").severity is Severity.OK
+
+
+async def test_defect_of_one_check_hides_no_other(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: CheckContext) -> list[Finding]:
+        raise KeyError(CANARY)
+
+    implementations = (Implementation("BRG601", broken, ("remote",)), *check_runner.IMPLEMENTATIONS)
+    monkeypatch.setattr(check_runner, "IMPLEMENTATIONS", implementations)
+    found = await checked(two.settings)
+    [its] = [it for it in findings_of(found, "BRG601") if "defect" in it.found]
+    assert its.severity is Severity.WARNING
+    assert its.found.startswith("not checked: a defect in the bridge: KeyError in ")
+    assert its.advice == "please report it"
+    assert finding_of(found, "BRG202").severity is Severity.OK
+
+
+@pytest.mark.parametrize("version", malformed_versions.JSON, ids=malformed_versions.IDS)
+async def test_malformed_version_counts_as_unknown(two: Clusters, version: bytes) -> None:
+    raw = b'{"gitVersion":%s}' % version
+    two.remote.fail(Fault("GET", "/version", raw=raw, times=None))
+    found = await checked(two.settings)
+    [its] = [it for it in findings_of(found, "BRG106") if it.side == "remote"]
+    assert its.severity is Severity.WARNING
+    assert its.found == "no version: an unknown version, not tested"
+    assert "a version is unknown" in finding_of(found, "BRG107").found
 
 
 async def test_check_without_response_times_out(two: Clusters) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 
 import pytest
@@ -216,12 +217,23 @@ async def test_malformed_answer_of_the_remote_hides_no_other_finding(
     assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
 
 
-async def test_malformed_certificate_hides_no_other_finding(two: Clusters) -> None:
+@pytest.mark.parametrize(
+    ("part", "replacement"),
+    [
+        (b"malformed.example", b"\xff" * 17),
+        # Two extensions get the same unknown object identifier.
+        (b"\x06\x03\x55\x1d[\x11\x25]", b"\x06\x03\x55\x1d\x7f"),
+    ],
+    ids=["name", "duplicate"],
+)
+async def test_malformed_certificate_hides_no_other_finding(
+    two: Clusters, part: bytes, replacement: bytes
+) -> None:
     """The server at the node's address chose it."""
     put_node(two)
     pair = x509_builder.self_signed("n", ["malformed.example"])
     der = ssl.PEM_cert_to_DER_cert(pair.certificate.decode())
-    der = der.replace(b"malformed.example", b"\xff" * 17)
+    der = re.sub(part, replacement, der)
     malformed = ssl.DER_cert_to_PEM_cert(der).encode()
     context = server_context(TlsKeyPair(malformed, pair.key), client_ca="")
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
@@ -232,6 +244,14 @@ async def test_malformed_certificate_hides_no_other_finding(two: Clusters) -> No
     assert "extensions are malformed" in finding_of(found, "BRG402").found
     assert finding_of(found, "BRG402").severity is Severity.ERROR
     assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
+
+
+async def test_address_that_no_host_can_have_is_not_reached(two: Clusters) -> None:
+    put_node(two)
+    addresses = [{"type": "InternalIP", "address": "a..b"}]
+    two.home.update(NODES, NODE, {"status": {"addresses": addresses}})
+    found = await health(two)
+    assert finding_of(found, "BRG402").found == "not checked: this machine does not reach a..b:1"
 
 
 async def test_each_node_without_a_bridge_is_reported_with_the_ways_out(two: Clusters) -> None:

@@ -79,6 +79,12 @@ async def test_range_overlapping_service_cidr_is_rejected(two: Clusters) -> None
     assert "overlaps with 198.51.96.0/20 of home's Services" in await unusable(two)
 
 
+async def test_address_of_a_node_that_is_no_ip_is_ignored(two: Clusters) -> None:
+    addresses = [{"type": "InternalIP", "address": it} for it in ("not-an-ip", "198.51.100.9")]
+    two.home.put({**objects.node("worker"), "spec": {}, "status": {"addresses": addresses}})
+    assert "overlaps with 198.51.100.9/32 of node worker" in await unusable(two)
+
+
 async def test_home_without_service_cidrs_is_accepted(two: Clusters) -> None:
     assert await unusable(two) == ""
     (request,) = two.home.requests("GET", "*/servicecidrs")

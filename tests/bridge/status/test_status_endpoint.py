@@ -14,6 +14,7 @@ import pytest
 
 from bridge.status import status_endpoint
 from sync.kube.api_resources import NODES, PERSISTENT_VOLUMES, Object
+from tests.bridge import malformed_versions
 from tests.bridge.running_join import SOON, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
@@ -94,6 +95,17 @@ async def test_leader_reports_its_node_and_itself(two: Clusters) -> None:
     for side in ("home", "remote"):
         assert bridge["clusters"][side]["version"].startswith("v1.")
         assert bridge["clusters"][side]["watched"]
+
+
+@pytest.mark.parametrize("malformed", malformed_versions.JSON, ids=malformed_versions.IDS)
+async def test_malformed_version_is_unknown(two: Clusters, malformed: bytes) -> None:
+    """The bridge joins a remote that returns it."""
+    raw = b'{"gitVersion":%s}' % malformed
+    two.remote.fail(Fault("GET", "/version", raw=raw, times=None))
+    async with running_join(two) as run, kubelet_api_client(run) as session:
+        assert any(line.endswith("(context remote-context), ?") for line in run.reports)
+        found = await read_status(session)
+    assert found["bridge"]["clusters"]["remote"]["version"] == ""
 
 
 async def test_every_field_is_documented(two: Clusters) -> None:
