@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from translators.object_accessors import Object, is_ready, name_of, namespace_of
 CONNECT_SECONDS = 3.0
 #: How many pods are dialed, and of how many they are chosen.
 MAX_DIALED, PAGE_LIMIT = 3, "100"
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,22 @@ def describe_pod(pod: Object) -> str:
 
 
 def _has_address(pod: Object) -> bool:
-    return bool(is_ready(pod) and pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
+    """Whether the pod is ready, and has an address of its own."""
+    try:
+        ipaddress.ip_address(pod_ip(pod))
+    except ValueError:
+        return False
+    # A zone, as in fe80::1%eth0, may be any text.
+    is_own = "%" not in pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork")
+    return is_ready(pod) and is_own
 
 
 def _ports(pod: Object) -> Iterable[int]:
     for container in (pod.get("spec") or {}).get("containers") or ():
         for port in container.get("ports") or ():
-            if port.get("protocol", "TCP") == "TCP" and port.get("containerPort"):
-                yield int(port["containerPort"])
+            number = int(port.get("containerPort") or 0)
+            if port.get("protocol", "TCP") == "TCP" and 1 <= number <= MAX_PORT:
+                yield number
 
 
 def _spread(pods: list[Object]) -> list[Object]:

@@ -110,6 +110,22 @@ async def test_pods_without_ports_are_not_dialed_beside_others(
     assert (await selected(two)).mode == "flat"
 
 
+@pytest.mark.parametrize("address", ["a..b", "x" * 70, "::1%a..b", "localhost"])
+async def test_only_ip_addresses_are_dialed(two: Clusters, address: str) -> None:
+    runs(two.remote, "near", address)
+    assert (await selected(two)).reason == "no pod of the remote is ready to be dialed"
+
+
+@pytest.mark.parametrize("port", [-5, 65536, 2**62])
+async def test_port_outside_of_the_range_counts_as_none(
+    two: Clusters, open_port: int, port: int
+) -> None:
+    runs(two.remote, "invalid", "127.0.0.1", port, node="other")
+    runs(two.remote, "near", "127.0.0.1", open_port)
+    found = await selected(two)
+    assert str(found) == "pod networks: flat (probed: 1 pod(s) of the remote accept a connection)"
+
+
 async def test_refused_connection_does_not_outweigh_an_accepted_one(
     two: Clusters, open_port: int
 ) -> None:
