@@ -28,12 +28,14 @@ from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
 from bridge.rbac import permissions
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import Claim, HomeRecord
-from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_errors import Forbidden, MalformedResponse, NotFound
 from sync.kube.client import KubeClient
 from translators.virtual_node_identity import Identity
 
 #: Timeout of a request, in seconds.
 REQUEST_SECONDS = 5.0
+#: Namespaces to which markers lead and that are not known otherwise. A bridge leaves one at most.
+MAX_FOLLOWED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +97,15 @@ async def find_claims(
     remote: KubeClient, identity: Identity, places: ClaimPlaces, record: HomeRecord
 ) -> FoundLeases:
     """Reads the Leases of the claim's name in all places, in the namespace that home recorded, and
-    in those to which markers lead. Raises KubeError."""
+    in those to which markers lead. Raises KubeError: MalformedResponse if the markers lead to more
+    than `MAX_FOLLOWED` others."""
     found = FoundLeases([], [], [])
     last_id = record.ids[0] if record.ids else ""
     # The id of the claim to look for in each namespace, as far as it is known.
     led = dict.fromkeys(places.all, "")
     if record.known_namespace:
         led[record.known_namespace] = last_id
+    limit = len(led) + MAX_FOLLOWED
     seen = set[str]()
     while names := [it for it in led if it not in seen]:
         seen.update(names)
@@ -114,6 +118,12 @@ async def find_claims(
                 led.setdefault(*lease.marker)
             elif lease is not None:
                 found.claims.append(lease)
+        if len(led) > limit:
+            raise MalformedResponse(
+                f"markers of the claim lead to more than {MAX_FOLLOWED} namespaces",
+                side=remote.side,
+                what=f"Lease {claim_record.claim_lease_name(identity)}",
+            )
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -18,13 +19,22 @@ from bridge.node.node_object import LABEL_REMOTE
 from bridge.prune.remote_leftovers import PruneSettings, remove_leftovers
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_keeper import ClaimRejected
-from bridge.remote_claim.claim_record import Claim
+from bridge.remote_claim.claim_place import (
+    MAX_FOLLOWED,
+    ClaimPlaces,
+    FoundLeases,
+    find_claims,
+)
+from bridge.remote_claim.claim_record import Claim, HomeRecord
 from sync.base.exception_summary import first_leaf
+from sync.kube.api_errors import MalformedResponse
 from sync.kube.api_resources import LEASES, NAMESPACES, NODES, Object
+from sync.kube.client import KubeClient
 from tests.bridge.prepared_namespaces import limit_to_roles, prepared
 from tests.bridge.running_join import running_join, start_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
+from tests.fakeapi.credentials import credentials_for
 from tests.sync.engine_harness import NODE
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -146,6 +156,28 @@ async def test_marker_leads_a_home_without_record_to_the_claim(two: Clusters) ->
     message = await rejected(prepared(two, "b"))
     assert f"--take-over-claim {held.id}" in message
     assert "in Lease a/" in message
+
+
+async def find(two: Clusters) -> FoundLeases:
+    """Searches as a bridge without prepared namespaces."""
+    async with KubeClient(credentials_for(two.remote, "remote")) as remote:
+        return await find_claims(remote, identity(two), ClaimPlaces(), HomeRecord())
+
+
+async def test_search_for_the_claim_follows_few_markers(two: Clusters) -> None:
+    name = claim_record.claim_lease_name(identity(two))
+    chain = [LEASE_NAMESPACE, *(f"n{number}" for number in range(1, MAX_FOLLOWED + 2))]
+    for namespace, following in pairwise(chain[:-1]):
+        annotations = {claim_record.ANNOTATION_MARKER: f"{following} abc"}
+        meta = {"name": name, "namespace": namespace, "annotations": annotations}
+        two.remote.put(LEASES.manifest(meta, spec={}))
+    meta = {"name": name, "namespace": chain[-2]}
+    two.remote.put(LEASES.manifest(meta, spec={}))
+    assert [it.namespace for it in (await find(two)).claims] == [chain[-2]]
+    annotations = {claim_record.ANNOTATION_MARKER: f"{chain[-1]} abc"}
+    two.remote.update(LEASES, name, {"metadata": {"annotations": annotations}}, chain[-2])
+    with pytest.raises(MalformedResponse, match="markers of the claim lead to more than 8"):
+        await find(two)
 
 
 async def test_claim_that_was_deleted_is_made_where_it_was(two: Clusters) -> None:
