@@ -41,7 +41,11 @@ from translators.translation_options import (
     ServiceAccounts,
     Storage,
 )
-from translators.virtual_node_identity import Identity
+from translators.virtual_node_identity import (
+    Identity,
+    NamespaceTemplateError,
+    validate_namespace_template,
+)
 
 #: Where the serving certificate comes from. ``auto`` is self-signed: once a client needed a
 #: certificate of home, the record is ``csr``.
@@ -106,7 +110,7 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         home_id=home_id,
         home_name=str(annotations.get(node_object.ANNOTATION_HOME_NAME) or home_id[:8]),
         node=name_of(node),
-        namespace_template=text_or_empty(record.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
+        namespace_template=_template(record.get("namespaceTemplate")),
         accepted_namespaces=_texts(record.get("acceptNamespaces")),
     )
     policy = Policy(
@@ -184,6 +188,16 @@ def read_settings(
     )
 
 
+def _template(value: Any) -> str:
+    """The namespace template; the default unless ``value`` is valid for some home name."""
+    template = text_or_empty(value)
+    try:
+        validate_namespace_template(template, home_name="home")
+    except NamespaceTemplateError:
+        return DEFAULT_TEMPLATE
+    return template
+
+
 def _networks(value: Any) -> tuple[str, ...]:
     """The networks of a record, which any user of Nodes may have changed."""
     try:
@@ -242,7 +256,7 @@ def _record(node: Object) -> Object:
     annotations = metadata(node).get("annotations") or {}
     try:
         value: Any = json.loads(annotations.get(ANNOTATION_OPTIONS) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {}
 
@@ -263,7 +277,10 @@ def _labels(value: Any) -> dict[str, str]:
 
 def _seconds(value: Any) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else None
+    try:
+        return float(value) if is_number else None
+    except OverflowError:
+        return None
 
 
 def _host_port(value: Any) -> HostPort | None:

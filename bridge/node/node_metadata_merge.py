@@ -159,7 +159,7 @@ def _last_applied(node: Object) -> Object:
     text = (metadata(node).get("annotations") or {}).get(ANNOTATION_APPLIED) or "{}"
     try:
         record: Any = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(record, dict):
         return {}

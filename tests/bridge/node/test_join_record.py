@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bridge.node import join_record
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.objects import node
 from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE
-from translators.object_accessors import Object
+from translators.object_accessors import HomeNamespace, Object
 from translators.translation_options import ClusterReads, PodMetadata, Policy
 
 
@@ -61,3 +63,33 @@ def test_record_without_these_options_has_the_defaults(record: str) -> None:
     read, _ = join_record.read_policy(_node(record), IDENTITY.home_id)
     assert (read.pod_security, read.control_plane_nodes) == ("privileged", "deny")
     assert read.pod_metadata == PodMetadata()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "[" * 100_000,
+        f'{{"unschedulableTimeout":{"9" * 400}}}',
+        f'{{"unschedulableTimeout":{"9" * 5000}}}',
+        '{"namespaceTemplate":"{x}"}',
+        '{"namespaceTemplate":"{0}"}',
+        '{"namespaceTemplate":"{home"}',
+        '{"namespaceTemplate":"{namespace:>9999999999}"}',
+        '{"namespaceTemplate":"fixed"}',
+    ],
+    ids=["nested", "large", "digits", "field", "index", "brace", "width", "no namespace"],
+)
+def test_value_that_no_join_writes_counts_as_absent(record: str) -> None:
+    read, _ = join_record.read_policy(_node(record), IDENTITY.home_id)
+    assert read.identity.remote_namespace(HomeNamespace("shop")) == f"shop-{IDENTITY.home_id[:8]}"
+    assert read.unschedulable_timeout is None
+
+
+@pytest.mark.parametrize("template", ["{namespace}", "x-{home}-{namespace}"])
+def test_namespace_template_is_recorded(template: str) -> None:
+    identity = replace(IDENTITY, namespace_template=template)
+    recorded = _node(join_record.encode_policy(Policy(identity, ADDRESS)))
+    settings = join_record.read_settings(
+        recorded, home=KubeconfigRef(), remote=KubeconfigRef(), network="auto"
+    )
+    assert settings.template == template

@@ -90,7 +90,14 @@ def test_patch_without_taints_has_no_resource_version() -> None:
     assert "spec" not in patch
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"labels":["a"]}', None])
+NESTED, DIGITS = "[" * 100_000, f'{{"labels":{"9" * 5000}}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nonsense", "[]", '{"labels":["a"]}', NESTED, DIGITS, None],
+    ids=["empty", "nonsense", "list", "list of labels", "nested", "digits", "none"],
+)
 def test_without_applied_annotation_unmanaged_values_stay(text: str | None) -> None:
     node = _node({"a": "x"}, None)
     if text is not None:
