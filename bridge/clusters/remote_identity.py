@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from bridge.node import join_record, node_object
 from bridge.rbac import permissions
-from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_errors import Forbidden, MalformedResponse, NotFound
 from sync.kube.api_resources import NAMESPACES, PERSISTENT_VOLUMES
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, uid_of
+from translators.remote_shapes import wrong_part
 from translators.storage.identifiers import volume_handle
 from translators.virtual_node_identity import home_id_from_uid
 
@@ -57,20 +58,22 @@ class RemoteIdentity:
 
 async def read_remote_identity(remote: KubeClient, prepared: Collection[str]) -> RemoteIdentity:
     """Reads the UIDs of kube-system and of the prepared namespaces, as far as the credential may.
-    Raises Forbidden if it may read none, and KubeError."""
+    Raises Forbidden if it may read none, and KubeError: MalformedResponse for one without a UID."""
     uids: dict[str, str] = {}
     forbidden: Forbidden | None = None
     names = [SYSTEM] if not prepared or await _may_read_system(remote) else []
     for name in (*names, *sorted(prepared)):
+        path = NAMESPACES.path(name)
         try:
-            path = NAMESPACES.path(name)
             found: Object = await remote.request("GET", path, timeout=permissions.REQUEST_SECONDS)
         except Forbidden as error:
             forbidden = forbidden or error
         except NotFound:
             continue
-        else:
-            uids[name] = uid_of(found)
+        if wrong_part(NAMESPACES.kind, found) or not uid_of(found):
+            message = f"namespace {name} has no valid UID"
+            raise MalformedResponse(message, side=remote.side, what=f"GET {path}")
+        uids[name] = uid_of(found)
     if not uids:
         raise forbidden or NotFound(
             f"no namespace of --remote-namespaces exists: {', '.join(sorted(prepared))}",
