@@ -79,8 +79,10 @@ def server_context(pair: TlsKeyPair, *, client_ca: str) -> ssl.SSLContext:
     context.num_tickets = 0
     load_pair(context, pair)
     if client_ca.strip():
+        # Comments of a bundle may contain any text; OpenSSL reads ASCII.
+        authorities = client_ca.encode("ascii", "ignore").decode("ascii")
         try:
-            context.load_verify_locations(cadata=client_ca)
+            context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError) as error:
             raise CertificateError(
                 "the client CA is not a bundle of PEM certificates; check client-ca-file in the "

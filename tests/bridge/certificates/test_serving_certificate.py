@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import tempfile
 from datetime import timedelta
 from itertools import pairwise
@@ -87,6 +88,15 @@ def test_certificate_is_loaded_without_a_temporary_directory(
     """A key in one would stay when the process is killed."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     server_context(self_signed(NODE, [ADDRESS], now=START), client_ca="")
+
+
+def test_comments_of_a_client_ca_may_contain_any_text() -> None:
+    pair = self_signed(NODE, [ADDRESS], now=START)
+    context = server_context(pair, client_ca=f"# Stra\u00dfe\n{pair.certificate.decode()}")
+    assert context.cert_store_stats()["x509"] == 1
+    assert context.verify_mode is ssl.CERT_OPTIONAL
+    with pytest.raises(CertificateError, match="the client CA is not a bundle"):
+        server_context(pair, client_ca="\u00df")
 
 
 def test_malformed_names_of_a_certificate_are_an_error() -> None:
