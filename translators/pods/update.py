@@ -41,7 +41,7 @@ from translators.pods.last_applied_home_values import (
     resizable_resources,
 )
 from translators.pods.remote_pod import remote_pod_metadata, translate_ephemeral_containers
-from translators.pods.scheduling_fields import translate_tolerations
+from translators.pods.scheduling_fields import toleration_text, translate_tolerations
 from translators.quantity import QuantityError, parse_quantity
 from translators.translation_options import Policy
 
@@ -130,25 +130,35 @@ def _spec(home: Object, remote: Object, policy: Policy, *, images: bool) -> Obje
     shorter = deadline is not None and (current is None or deadline < current)
     if shorter and "activeDeadlineSeconds" in fields:
         patch["activeDeadlineSeconds"] = deadline
-    existing = remote_spec.get("tolerations") or []
-    translated = _tolerations(existing, translate_tolerations(home, policy))
-    if translated != existing and "tolerations" in fields:
-        patch["tolerations"] = translated
+    if "tolerations" in fields:
+        existing = remote_spec.get("tolerations") or []
+        translated = _tolerations(existing, translate_tolerations(home, policy))
+        if translated != existing:
+            patch["tolerations"] = translated
     return patch
 
 
 def _tolerations(existing: list[Object], wanted: list[Object]) -> list[Object]:
     """The tolerations that the API allows: ``tolerationSeconds`` may change and entries may be
     added."""
+    wanted_texts = {toleration_text(item) for item in wanted}
+    # The first of those that only differ in ``tolerationSeconds``.
+    similar: dict[str, Object] = {}
+    for item in wanted:
+        similar.setdefault(_text_without_seconds(item), item)
+    updated = [
+        item
+        if toleration_text(item) in wanted_texts
+        else similar.get(_text_without_seconds(item), item)
+        for item in existing
+    ]
+    updated_texts = {toleration_text(item) for item in updated}
+    return [*updated, *(item for item in wanted if toleration_text(item) not in updated_texts)]
 
-    def without_seconds(toleration: Object) -> Object:
-        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
-    updated = []
-    for item in existing:
-        same = (other for other in wanted if without_seconds(other) == without_seconds(item))
-        updated.append(item if item in wanted else next(same, item))
-    return [*updated, *(item for item in wanted if item not in updated)]
+def _text_without_seconds(toleration: Object) -> str:
+    kept = {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+    return toleration_text(kept)
 
 
 def _ephemeral_containers(home: Object, remote: Object, policy: Policy) -> Object:

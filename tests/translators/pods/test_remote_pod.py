@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -439,6 +440,17 @@ def test_tolerations_are_updated(
     patch = _update(_home({"tolerations": wanted}), _remote(_home({"tolerations": has})))
 
     assert patch.get("spec") == ({"tolerations": patched} if patched else None)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("added", [0, 1], ids=["nothing has changed", "one is added"])
+def test_time_of_an_update_grows_linearly_with_the_tolerations(added: int) -> None:
+    many: list[Object] = [{"key": f"a-{n}", "operator": "Exists"} for n in range(10_000 + added)]
+    began = time.thread_time()
+    remote = _remote(_home({"tolerations": many[:10_000]}))
+    patch = _update(_home({"tolerations": many}), remote)
+    assert time.thread_time() - began < 2
+    assert patch.get("spec") == ({"tolerations": many} if added else None)
 
 
 @pytest.mark.parametrize(
