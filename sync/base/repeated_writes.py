@@ -34,7 +34,8 @@ class _Written(NamedTuple):
 
 
 class RepeatedWrites(Generic[K]):
-    """The last write for each key that was sent and succeeded. Writes are compared."""
+    """The last write for each key that was sent and succeeded. Writes are kept and compared: for a
+    write whose size a user decides, callers pass a digest."""
 
     def __init__(self) -> None:
         self._last: FairCache[K, _Written] = FairCache()

@@ -70,6 +70,7 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
+from sync.references.content_digest import digest
 from translators import merge_patch
 from translators.object_accessors import (
     Object,
@@ -266,10 +267,11 @@ class _Planner:
             gated = restart_policy_never.is_gated(remote)
             if gated or not marked:
                 return [Ungate(uid, marked=marked, gated=gated)]
+        ineffective = self.state.ineffective_updates
         updates = [
             it
             for it in needed_updates(home, remote, self.policy)
-            if self.state.ineffective_updates.get(it.subresource) != it.patch
+            if it.subresource not in ineffective or ineffective[it.subresource] != digest(it.patch)
         ]
         observed = not updates and pod_status.is_observed_by_kubelet(home, remote)
         resize = next((it.patch for it in updates if it.subresource == "resize"), None)

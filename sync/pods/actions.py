@@ -36,8 +36,9 @@ class PodState:
     eviction_seconds: float | None = None
     """Seconds until the home pod is deleted because the node of its remote pod cannot confirm the
     deletion; None if the node can (`sync.pods.pod_controller`)."""
-    ineffective_updates: Mapping[Subresource, Object] = field(default_factory=dict)
-    """Updates that the remote's API server accepted and its admission reverted, by subresource."""
+    ineffective_updates: Mapping[Subresource, str] = field(default_factory=dict)
+    """Digests of the patches that the remote's API server accepted and its admission reverted, by
+    subresource."""
 
 
 @dataclass(frozen=True, slots=True)

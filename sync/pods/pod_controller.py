@@ -201,6 +201,7 @@ class PodController:
             if uid_of(home or {}) == origin.uid or not self._home_pods.synced.is_set():
                 self._last_remote.put(origin.uid, obj)
             self._executor.forget_deletion(uid_of(obj))
+            self._executor.updates.forget(uid_of(obj))
         _log_phase(old, new)
         if not self._executor.is_own_create:
             self.latency.remote_changed(key)

@@ -29,6 +29,7 @@ from sync.kube.api_resources import PODS
 from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.actions import Update
+from sync.references.content_digest import digest
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
 from translators import pod_security
@@ -67,17 +68,18 @@ class PodUpdater:
         self._copies = copies
         self._events = context.events
         self._rejected: FairCache[_Path, ResizeRejection] = FairCache()
-        self._ineffective: FairCache[_Path, Object] = FairCache()
+        # Digests of patches: a patch has up to 256 KiB of annotations.
+        self._ineffective: FairCache[_Path, str] = FairCache()
         self._repeated: RepeatedWrites[_Path] = RepeatedWrites()
 
     async def send(self, home: Object, update: Update) -> float | None:
         """Returns after how many seconds the pod has to be planned again, because the remote
         accepted the update and reverted it, or because it must not be sent yet; None if no such
         plan is needed. Raises KubeError, and ReconcileBlocked as `CopyController.ensure`."""
-        path = _Path(update.uid, update.subresource)
-        if self._ineffective.get(path) == update.patch:
+        path, patch_digest = _Path(update.uid, update.subresource), digest(update.patch)
+        if self._ineffective.get(path) == patch_digest:
             return None
-        if wait := self._repeated.seconds_left(path, update.patch):
+        if wait := self._repeated.seconds_left(path, patch_digest):
             return wait
         key, sent = Key(namespace_of(home), name_of(home)), update
         if update.subresource == "ephemeralcontainers":
@@ -89,7 +91,7 @@ class PodUpdater:
                 return None
             resolved = await self._resolved(home, update)
             if resolved is None:
-                self._ineffective.put(key.namespace, path, update.patch)
+                self._ineffective.put(key.namespace, path, patch_digest)
                 return None
             sent = resolved
         changed = await self._send(key, home, update, sent)
@@ -108,9 +110,9 @@ class PodUpdater:
         is_reverted = update in action_planner.needed_updates(home, changed, self._policy)
         text = "updated in the remote"
         if is_reverted:
-            self._ineffective.put(key.namespace, path, update.patch)
+            self._ineffective.put(key.namespace, path, patch_digest)
             text = "the remote accepts an update and reverts it"
-        elif self._repeated.sent(key.namespace, path, update.patch) == REPORTED:
+        elif self._repeated.sent(key.namespace, path, patch_digest) == REPORTED:
             self._events.warn(home, OVERWRITES, overwritten_message("the remote pod"))
         changes.info("pod %s: %s", key, text, extra=object_fields("Pod", home, cluster="remote"))
         return 0.0 if is_reverted else None
@@ -179,14 +181,22 @@ class PodUpdater:
         """The last rejected resize of the remote pod, unless a later one succeeded."""
         return self._rejected.get(_Path(uid_of(remote), "resize"))
 
-    def ineffective(self, remote: Object) -> dict[Subresource, Object]:
-        """The updates that the remote accepted and reverted, and those that must not be repeated
-        yet, by subresource."""
+    def forget(self, remote_uid: str) -> None:
+        """Forgets the updates of a remote pod that was deleted."""
+        for subresource in get_args(Subresource):
+            path = _Path(remote_uid, subresource)
+            self._rejected.pop(path)
+            self._ineffective.pop(path)
+            self._repeated.forget(path)
+
+    def ineffective(self, remote: Object) -> dict[Subresource, str]:
+        """The digests of the patches that the remote accepted and reverted, and of those that must
+        not be repeated yet, by subresource."""
         paths: tuple[Subresource, ...] = get_args(Subresource)
         known = {path: self._ineffective.get(_Path(uid_of(remote), path)) for path in paths}
         delayed = {path: self._repeated.delayed(_Path(uid_of(remote), path)) for path in paths}
         known |= {path: found[0] for path, found in delayed.items() if found is not None}
-        return {path: patch for path, patch in known.items() if patch is not None}
+        return {path: found for path, found in known.items() if found is not None}
 
     def seconds_until_repetition(self, remote: Object) -> float | None:
         """Seconds until an update may be repeated; None if none has to wait."""

@@ -36,6 +36,7 @@ from sync.kube.api_errors import (
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from sync.kube.client import RUNNING_LIST_LIMIT
 from sync.namespaces.per_namespace_informers import home_forbids
+from sync.references.content_digest import digest
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
 from sync.runtime.workqueue import WorkQueue
@@ -134,7 +135,9 @@ class PvcExecutor:
         """Seconds until the action may be executed, because another client set it back; 0 for
         now."""
         change = _change_of(state, action)
-        return self._changes.seconds_left(change.key, change.patch) if change is not None else 0.0
+        if change is None:
+            return 0.0
+        return self._changes.seconds_left(change.key, change.patch_digest)
 
     async def execute(self, state: PvcState, action: Action) -> bool:
         """Carries out the action. Returns whether to plan again now. Raises KubeError and
@@ -143,7 +146,7 @@ class PvcExecutor:
         change = _change_of(state, action)
         if plan_again and change is not None:
             namespace = namespace_of(state.home or change.target)
-            repetitions = self._changes.sent(namespace, change.key, change.patch)
+            repetitions = self._changes.sent(namespace, change.key, change.patch_digest)
             is_remote = not isinstance(action, PatchVolume | PatchStatus)
             if repetitions == REPORTED and is_remote and state.home is not None:
                 what = f"PersistentVolumeClaim {namespaced_name(change.target)}"
@@ -389,11 +392,11 @@ class PvcExecutor:
 
 
 class _Change(NamedTuple):
-    """A change of an existing object."""
+    """A change of an existing object, with the digest of its patch."""
 
     target: Object
     key: tuple[str, type[Action], bool]
-    patch: Object
+    patch_digest: str
 
 
 def _change_of(state: PvcState, action: Action) -> _Change | None:
@@ -412,7 +415,7 @@ def _change_of(state: PvcState, action: Action) -> _Change | None:
             pass
         case _:
             return None
-    return _Change(target, (uid_of(target), type(action), is_optional), patch)
+    return _Change(target, (uid_of(target), type(action), is_optional), digest(patch))
 
 
 def _selected_node_patch(home: Object, node: str | None) -> Object:

@@ -13,6 +13,7 @@ from sync.kube.api_resources import EVENTS, PODS, PRIORITY_CLASSES, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
+from tests.sync.kept_writes import kept_bytes
 
 _DEBUGGER = {
     "name": "debugger",
@@ -379,6 +380,23 @@ async def test_update_that_a_controller_sets_back_is_repeated_at_growing_interva
         )
     await harness.remote.until(lambda: tier() == "ours", timeout=900)
     assert len(await harness.events_with_reason("RemoteOverwrites")) == 1
+
+
+async def test_large_update_is_not_kept_and_a_deleted_pod_is_forgotten(
+    harness: EngineHarness,
+) -> None:
+    await _running(harness)
+    before = kept_bytes()
+    text = {"text": "x" * 200_000}
+    harness.home.update(PODS, "a", {"metadata": {"annotations": text}}, "default")
+    await harness.settle()
+    remote = harness.remote_pod()
+    assert remote
+    assert remote["metadata"]["annotations"]["text"] == text["text"]
+    assert kept_bytes() < before + 2000
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
+    assert kept_bytes() <= before
 
 
 async def test_resize_on_a_remote_without_the_subresource_is_reported_once(

@@ -21,6 +21,7 @@ from sync.storage.pvc_controller import PvcController
 from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
+from tests.sync.kept_writes import kept_bytes
 from tests.sync.storage.storage_harness import REMOTE_ID, Storage
 from translators.object_accessors import uid_of
 from translators.ownership_labels import LABEL_HOME, LABEL_REMOTE
@@ -737,3 +738,18 @@ async def test_write_that_another_client_sets_back_is_repeated_at_growing_interv
     assert (found["metadata"].get("labels") or {}).get("app") == (
         "db" if what == "labels" else None
     )
+
+
+async def test_large_change_of_metadata_is_not_kept(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound()
+    before = kept_bytes()
+    text = {"text": "x" * 200_000}
+    storage.home.update(
+        PERSISTENT_VOLUME_CLAIMS, "data", {"metadata": {"annotations": text}}, "default"
+    )
+    await storage.settle()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    assert remote["metadata"]["annotations"]["text"] == text["text"]
+    assert kept_bytes() < before + 2000
