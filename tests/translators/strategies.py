@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the tests of the translators."""
+"""Hypothesis strategies and hostile values for the tests of the translators."""
 
 from __future__ import annotations
 
@@ -28,3 +28,6 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 json_maps: st.SearchStrategy[Object] = st.dictionaries(
     st.sampled_from("abcd"), json_values, max_size=4
 )
+
+#: JSON lists within lists, up to more levels than the parser reads.
+NESTED = ["[" * levels + "]" * levels for levels in (300, 900, 1100)]

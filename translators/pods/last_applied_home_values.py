@@ -97,7 +97,7 @@ def mutable_field_digests(home: Object) -> Object:
 def last_applied_keys(remote: Object, field_name: str) -> set[str]:
     """The keys in the remote object's ``labels`` or ``annotations`` that were copied from home."""
     keys = _read(remote, ANNOTATION_CARRIED_KEYS).get(field_name)
-    return set(map(str, keys)) if isinstance(keys, list) else set()
+    return {key for key in keys if isinstance(key, str)} if isinstance(keys, list) else set()
 
 
 def last_applied_images(remote: Object) -> Object:
@@ -122,6 +122,6 @@ def _read(remote: Object, annotation: str) -> Object:
     text = (metadata(remote).get("annotations") or {}).get(annotation) or ""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None  # Another writer changed the annotation: nothing is recorded.
     return value if isinstance(value, dict) else {}

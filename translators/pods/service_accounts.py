@@ -166,7 +166,7 @@ def parse_token_times(token_secret: Object) -> dict[str, TokenTimes]:
         return {
             key: TokenTimes(*map(str, it)) for key, it in json.loads(text).items() if data.get(key)
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

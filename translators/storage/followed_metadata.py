@@ -124,12 +124,14 @@ def _recorded(remote: Object) -> dict[str, dict[str, str]] | None:
     text = (metadata(remote).get("annotations") or {}).get(ANNOTATION_FOLLOWED)
     try:
         value = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
         return None
     fields = {field: value.get(field) for field in _FIELDS}
     return {
-        field: {str(k): str(v) for k, v in it.items()} if isinstance(it, dict) else {}
-        for field, it in fields.items()
+        field: {key: digest for key, digest in digests.items() if isinstance(digest, str)}
+        if isinstance(digests, dict)
+        else {}
+        for field, digests in fields.items()
     }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
-from tests.translators.strategies import json_values
+from tests.translators.strategies import NESTED, json_values
 from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_CARRIED_RESOURCES
 from translators.pods import last_applied_home_values, remote_pod, update
@@ -519,7 +519,10 @@ def test_key_with_a_domain_is_removed_if_it_came_from_home(kept: bool) -> None:
     }
 
 
-@pytest.mark.parametrize("record", ["", "{", "[]", '{"labels": 7}', "null"])
+@pytest.mark.parametrize(
+    "record",
+    ["", "{", "[]", '{"labels": 7}', "null", *(f'{{"labels": {nested}}}' for nested in NESTED)],
+)
 def test_overwritten_record_of_keys_is_repaired(record: str) -> None:
     home = _home({}, labels={"example.com/a": "1"})
     remote = _remote(home)
@@ -656,7 +659,13 @@ def test_pod_without_a_record_is_resized_only_if_home_may_have_changed(
         assert found[""] == last_applied_home_values.record_resources_patch(home)
 
 
-@pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
+@pytest.mark.parametrize(
+    "record",
+    [
+        *("", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'),
+        *(f'{{"a": {{"requests": {{"cpu": {nested}}}}}}}' for nested in NESTED),
+    ],
+)
 def test_overwritten_record_of_resources_is_ignored(record: str) -> None:
     home = _asking("100m")
     remote = _remote(home)

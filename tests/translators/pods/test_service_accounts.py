@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests import objects
 from tests.translators.golden import HOME_API, IDENTITY
+from tests.translators.strategies import NESTED
 from translators.object_accessors import Object, uid_of
 from translators.pods import remote_pod, service_accounts
 from translators.pods.service_accounts import CA_KEY, TokenTimes
@@ -121,7 +122,13 @@ def test_token_secret_records_pod_and_times() -> None:
     assert service_accounts.pod_of_token_secret(objects.secret("key")) is None
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"k": 1}', '{"k": ["a"]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "nonsense", "[]", '{"k": 1}', '{"k": ["a"]}'),
+        *(f'{{"k": ["a", {nested}, "b"]}}' for nested in NESTED),
+    ],
+)
 def test_invalid_token_times_are_ignored(text: str) -> None:
     secret = objects.secret("key", data={"k": "YQ=="})
     secret["metadata"]["annotations"] = {service_accounts.ANNOTATION_TOKEN_TIMES: text}

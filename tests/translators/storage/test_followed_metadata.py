@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.translators.strategies import NESTED
 from translators.merge_patch import merge_patch
 from translators.object_accessors import Object
 from translators.storage.followed_metadata import (
@@ -119,7 +120,8 @@ def test_claim_of_an_earlier_version_is_adopted() -> None:
 
 
 def test_record_that_another_writer_damaged_removes_nothing() -> None:
-    for text in ("{", "[]", '{"labels": ["app"]}'):
+    nested = (f'{{"labels": {{"app": {each}}}}}' for each in NESTED)
+    for text in ("{", "[]", '{"labels": ["app"]}', *nested):
         remote = _remote(_home({"app": "db"}))
         remote["metadata"]["annotations"][ANNOTATION_FOLLOWED] = text
         assert _followed(remote, _home())["labels"] == {"app": "db"}
