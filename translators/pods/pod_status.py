@@ -10,6 +10,8 @@ Everything that the remote's kubelet reports is copied, including unknown fields
   remote's kubelet acts on the complete spec of the home pod;
 - conditions of other writers (readiness gates, PodScheduled) are kept, and Ready includes the
   gates;
+- conditions in the bridge's own domain are never copied: the remote can be the home of another
+  bridge, which sets the same ones;
 - the remote's PodScheduled becomes ``cluster-bridge.io/RemoteScheduled``, from the first time that
   the remote's scheduler finds no node, with the time of the success once it is True;
 - a DisruptionTarget of the remote is marked by its message, so that it is removed when another
@@ -29,7 +31,7 @@ from typing import Any
 
 from translators.merge_patch import delete_condition
 from translators.object_accessors import Object, is_deleting, metadata
-from translators.ownership_labels import DOMAIN
+from translators.ownership_labels import DOMAIN, is_bridge_key
 from translators.pods import restart_policy_never
 from translators.pods.pod_addresses import copied_addresses
 from translators.timestamps import format_time, parse_time
@@ -189,6 +191,7 @@ def translate_status(
             *(remote_status.get("conditions") or ()),
             *([resize_pending] if resize_pending else ()),
         ]
+        if not is_bridge_key(c["type"])
     }
     status["conditions"] = _conditions(
         home, remote, list(remote_conditions.values()), generation, now

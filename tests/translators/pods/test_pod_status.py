@@ -173,6 +173,17 @@ def test_remote_scheduled_condition_follows_the_remotes_scheduler() -> None:
     assert _found(_home(), _condition("PodScheduled")) == {}
 
 
+@pytest.mark.parametrize("kind", ["Accepted", "RemoteScheduled", "Future"])
+def test_condition_of_another_bridge_is_not_copied(kind: str) -> None:
+    theirs = _condition(f"cluster-bridge.io/{kind}", "False", reason="Unschedulable")
+
+    assert _found(_home(), theirs) == {}
+    assert _found(_home(), _condition("PodScheduled"), theirs) == {}
+    # One of this bridge is removed or kept as without theirs.
+    home = _home({"conditions": [_condition(theirs["type"], "False", reason="Rejected")]})
+    assert _found(home, theirs) == _found(home)
+
+
 @pytest.mark.parametrize(
     ("gates", "containers", "ready"),
     [
