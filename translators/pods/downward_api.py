@@ -48,27 +48,30 @@ _FILE_PATHS = FieldPaths(
 )
 
 
-def translate_env(
-    container: Object, *, account: str, address: str, dropped: Mapping[str, str]
-) -> Object:
-    """The container with environment variables that contain home's identity. ``dropped``: values of
-    labels and annotations that the remote pod lacks, by field path."""
-    if not container.get("env"):
-        return container
-    known = {
+def env_values(*, account: str, address: str, dropped: Mapping[str, str]) -> dict[str, str]:
+    """The constant values of environment variables of a home pod, by field path. ``dropped``:
+    values of labels and annotations that the remote pod lacks."""
+    return {
         "spec.serviceAccountName": account,
         "status.hostIP": address,
         "status.hostIPs": address,
         **dropped,
     }
-    return {**container, "env": [_variable(variable, known) for variable in container["env"]]}
 
 
-def _variable(variable: Object, known: dict[str, str]) -> Object:
+def translate_env(container: Object, values: dict[str, str]) -> Object:
+    """The container with environment variables that contain home's identity. ``values``: those of
+    `env_values`, which all containers of the pod share."""
+    if not container.get("env"):
+        return container
+    return {**container, "env": [_variable(variable, values) for variable in container["env"]]}
+
+
+def _variable(variable: Object, values: dict[str, str]) -> Object:
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-    if path in known:
+    if path in values:
         # The kubelet expands `$(NAME)` in a value, and takes `$$` for `$`.
-        return {"name": variable["name"], "value": known[path].replace("$", "$$")}
+        return {"name": variable["name"], "value": values[path].replace("$", "$$")}
     if path in _REWRITTEN_FIELDS:
         return {**variable, "valueFrom": {"fieldRef": _field_ref(_REWRITTEN_FIELDS[path])}}
     return variable
@@ -76,7 +79,7 @@ def _variable(variable: Object, known: dict[str, str]) -> Object:
 
 def file_texts(home: Object, dropped: Callable[[], Mapping[str, str]]) -> dict[str, str]:
     """The text of each file with all labels or annotations that the pod's volumes contain, and of
-    each with one of the ``dropped`` values, as of `translate_env`; by annotation."""
+    each with one of the ``dropped`` values, as of `env_values`; by annotation."""
     paths = {path for _, path in _file_paths(home)}
     values = dropped() if any("[" in path for path in paths) else {}
     texts = {_value_annotation(path): values[path] for path in sorted(paths & values.keys())}

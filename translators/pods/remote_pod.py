@@ -29,7 +29,7 @@ from translators.pods import (
     restart_policy_never,
     scheduling_fields,
 )
-from translators.pods.downward_api import translate_env, translate_volume
+from translators.pods.downward_api import env_values, translate_env, translate_volume
 from translators.pods.references import Reference
 from translators.pods.service_accounts import apply_service_account, service_account_name
 from translators.translation_options import Policy
@@ -127,9 +127,8 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
     apply_service_account(spec, home, policy, dropped)
     name, address = service_account_name(home), policy.node_address
     left_out = dropped_metadata.dropped_values(home, policy)
-    replace_containers(
-        spec, lambda c: translate_env(c, account=name, address=address, dropped=left_out)
-    )
+    values = env_values(account=name, address=address, dropped=left_out)
+    replace_containers(spec, lambda container: translate_env(container, values))
     meta = remote_pod_metadata(home, policy)
     dropped += dropped_metadata.dropped_messages(home, policy)
     texts = downward_api.file_texts(home, lambda: left_out)
