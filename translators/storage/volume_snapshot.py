@@ -43,6 +43,8 @@ FINALIZER = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protecti
 #: On a content whose VolumeSnapshot is being deleted: the driver's side may act.
 _BEING_DELETED = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
 _NANOSECONDS = 1_000_000_000
+#: The largest number of the API (int64).
+_NUMBER_MAX = 2**63 - 1
 
 
 class SnapshotClassError(ValueError):
@@ -138,13 +140,16 @@ def is_snapshot_of(remote: Object, content: Object, identity: Identity) -> bool:
 
 def status_patch(content: Object, remote: Object, handle: VolumeHandle) -> Object:
     """The patch of the content that shows the status of the remote VolumeSnapshot; {} if it does.
-    Times are nanoseconds, sizes bytes."""
+    Times are nanoseconds, sizes bytes. Numbers that the field of the content cannot hold are
+    omitted."""
     theirs: Object = remote.get("status") or {}
     wanted: Object = {"snapshotHandle": str(handle), "readyToUse": bool(theirs.get("readyToUse"))}
+    numbers = {}
     if created := theirs.get("creationTime"):
-        wanted["creationTime"] = int(parse_time(created).timestamp()) * _NANOSECONDS
+        numbers["creationTime"] = int(parse_time(created).timestamp()) * _NANOSECONDS
     if size := theirs.get("restoreSize"):
-        wanted["restoreSize"] = int(parse_quantity(size))
+        numbers["restoreSize"] = int(parse_quantity(size))
+    wanted |= {key: number for key, number in numbers.items() if 0 <= number <= _NUMBER_MAX}
     error: Object = theirs.get("error") or {}
     shown = {key: cut(str(error[key]), TEXT_MAX) for key in ("message", "time") if key in error}
     wanted["error"] = shown or None

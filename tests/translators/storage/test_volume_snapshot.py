@@ -8,7 +8,7 @@ import pytest
 
 from translators.object_accessors import Object, RemoteNamespace
 from translators.storage import volume_snapshot
-from translators.storage.identifiers import DRIVER
+from translators.storage.identifiers import DRIVER, parse_handle
 from translators.storage.pvc_resolution import Unresolved
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
@@ -76,3 +76,22 @@ def test_existing_snapshot_of_an_administrator_has_its_own_handle() -> None:
     assert handle is not None
     assert handle.name == "archive"
     assert volume_snapshot.source_handle(content) is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "shown"),
+    [
+        (
+            {"creationTime": "2025-11-03T09:14:01Z", "restoreSize": "1Gi"},
+            {"creationTime": 1762161241000000000, "restoreSize": 1 << 30},
+        ),
+        ({"creationTime": "1969-12-31T23:59:59Z", "restoreSize": "-1"}, {}),
+        ({"creationTime": "2262-04-12T00:00:00Z", "restoreSize": "9223372036854775808"}, {}),
+        ({"creationTime": "9999-12-31T23:59:59Z", "restoreSize": "1e30"}, {}),
+    ],
+)
+def test_status_shows_numbers_that_the_content_can_hold(reported: Object, shown: Object) -> None:
+    handle = parse_handle("r1/shop-berlin/friday-0123")
+    assert handle is not None
+    patch = volume_snapshot.status_patch(_content(), {"status": {**READY, **reported}}, handle)
+    assert patch["status"] == {"readyToUse": True, **shown}
