@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from translators.derived_names import OBJECT_NAME_MAX
 from translators.object_accessors import HomeNamespace, HomeUid, Object, metadata
 from translators.virtual_node_identity import Identity
 
@@ -121,12 +122,15 @@ class Origin:
 
 
 def origin_of(remote: Object) -> Origin | None:
-    """The home object that the annotations name; None unless all three annotations exist."""
+    """The home object that the annotations name; None unless all three annotations exist, with
+    texts that are short enough for a name."""
     annotations = metadata(remote).get("annotations") or {}
     namespace = str(annotations.get(ANNOTATION_HOME_NAMESPACE) or "")
     name = str(annotations.get(ANNOTATION_HOME_NAME) or "")
     uid = str(annotations.get(ANNOTATION_HOME_UID) or "")
     if not (namespace and name and uid):
+        return None
+    if max(len(namespace), len(name), len(uid)) > OBJECT_NAME_MAX:
         return None
     return Origin(HomeNamespace(namespace), name, HomeUid(uid))
 

@@ -11,13 +11,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from translators.object_accessors import Object
-from translators.value_shapes import Fields, ListOf, MapOf, Name, Quantity, Shape, Time
+from translators.value_shapes import (
+    NAME_LIMIT,
+    Amounts,
+    Fields,
+    ListOf,
+    MapOf,
+    Name,
+    Quantity,
+    Shape,
+    TextsOf,
+    Time,
+)
 
 #: The kind of a pod of which only the usage is read.
 POD_USAGE = "PodUsage"
 
-_REQUIREMENTS = MapOf(Quantity)
-_RESOURCES = Fields({"requests": _REQUIREMENTS, "limits": _REQUIREMENTS})
+#: Characters of the keys and values of an object's annotations (TotalAnnotationSizeLimitB of
+#: k8s.io/apimachinery/pkg/api/validation, which counts bytes), or of its labels.
+_METADATA_LIMIT = 256 * 1024
+
+_RESOURCES = Fields({"requests": Amounts, "limits": Amounts})
 _REFERENCE = Fields({"name": str, "key": str})
 
 METADATA = Fields(
@@ -26,8 +40,9 @@ METADATA = Fields(
         "namespace": Name,
         "uid": Name,
         "resourceVersion": Name,
-        "labels": MapOf(str),
-        "annotations": MapOf(str),
+        # Keys are in caches with many entries.
+        "labels": TextsOf(each=NAME_LIMIT, together=_METADATA_LIMIT),
+        "annotations": TextsOf(each=_METADATA_LIMIT, together=_METADATA_LIMIT),
         "finalizers": ListOf(str),
         "generation": int,
         "creationTimestamp": Time,
@@ -133,7 +148,7 @@ _CONTAINER_STATUSES = ListOf(
             "imageID": str,
             "containerID": str,
             "resources": _RESOURCES,
-            "allocatedResources": _REQUIREMENTS,
+            "allocatedResources": Amounts,
         },
         required=("name",),
     )
@@ -145,7 +160,7 @@ _USED = ListOf(
             "name": Name,
             "restartPolicy": str,
             "resources": _RESOURCES,
-            "allocatedResources": _REQUIREMENTS,
+            "allocatedResources": Amounts,
         },
         required=("name",),
     )
@@ -167,7 +182,7 @@ _POD: Mapping[str, Shape | type] = {
             "terminationGracePeriodSeconds": int,
             "priority": int,
             "hostNetwork": bool,
-            "overhead": _REQUIREMENTS,
+            "overhead": Amounts,
             "resources": _RESOURCES,
             "nodeSelector": MapOf(str),
             "tolerations": ListOf(
@@ -196,7 +211,7 @@ _POD: Mapping[str, Shape | type] = {
             "initContainerStatuses": _CONTAINER_STATUSES,
             "ephemeralContainerStatuses": _CONTAINER_STATUSES,
             "resources": _RESOURCES,
-            "allocatedResources": _REQUIREMENTS,
+            "allocatedResources": Amounts,
         }
     ),
 }
@@ -211,8 +226,8 @@ _NODE: Mapping[str, Shape | type] = {
     ),
     "status": Fields(
         {
-            "capacity": _REQUIREMENTS,
-            "allocatable": _REQUIREMENTS,
+            "capacity": Amounts,
+            "allocatable": Amounts,
             "conditions": _CONDITIONS,
             "addresses": ListOf(Fields({"type": str, "address": str})),
             "nodeInfo": Fields(  # ``swap`` is a map, and not read.
@@ -288,12 +303,12 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
     "ResourceQuota": {
         "spec": Fields(
             {
-                "hard": _REQUIREMENTS,
+                "hard": Amounts,
                 "scopes": ListOf(str),
                 "scopeSelector": Fields({"matchExpressions": ListOf(Fields({}))}),
             }
         ),
-        "status": Fields({"hard": _REQUIREMENTS, "used": _REQUIREMENTS}),
+        "status": Fields({"hard": Amounts, "used": Amounts}),
     },
     # An unmanaged pod, of which only the usage counts.
     POD_USAGE: {
@@ -302,7 +317,7 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
                 "containers": _USED,
                 "initContainers": _USED,
                 "nodeName": str,
-                "overhead": _REQUIREMENTS,
+                "overhead": Amounts,
                 "resources": _RESOURCES,
             }
         ),
@@ -321,9 +336,7 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
     "PodMetrics": {
         "timestamp": Time,
         "window": str,
-        "containers": ListOf(
-            Fields({"name": Name, "usage": _REQUIREMENTS}, required=("name", "usage"))
-        ),
+        "containers": ListOf(Fields({"name": Name, "usage": Amounts}, required=("name", "usage"))),
     },
     "PersistentVolumeClaim": {
         "spec": Fields(
@@ -332,9 +345,9 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
         "status": Fields(
             {
                 "phase": str,
-                "capacity": _REQUIREMENTS,
+                "capacity": Amounts,
                 "conditions": _CONDITIONS,
-                "allocatedResources": _REQUIREMENTS,
+                "allocatedResources": Amounts,
                 "allocatedResourceStatuses": MapOf(str),
             }
         ),

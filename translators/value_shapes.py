@@ -15,6 +15,9 @@ from translators.timestamps import parse_time
 
 #: Characters of a name of any kind, or of a UID (`IsDNS1123Subdomain` in k8s.io/apimachinery).
 NAME_LIMIT = 253
+#: Characters of the key of a label or annotation, or of the name of a resource: a subdomain, a
+#: slash, and a name of 63 characters (`IsQualifiedName` in k8s.io/apimachinery).
+KEY_LIMIT = 317
 #: Characters of a time with nanoseconds and an offset.
 _TIME_MAX = 40
 #: Times that are cached: those of one object, and of the others that changed with it.
@@ -104,6 +107,44 @@ class MapOf:
         return None
 
 
+class TextsOf:
+    """A map of any keys to texts, as labels and annotations are: values have at most ``each``
+    characters, and keys and values at most ``together``."""
+
+    __slots__ = ("each", "together")
+
+    def __init__(self, *, each: int, together: int) -> None:
+        self.each, self.together = each, together
+
+    def wrong(self, value: Any, _: Any) -> str | None:
+        if type(value) is not dict:
+            return ""
+        keys, texts = value.keys(), value.values()
+        try:
+            # Joined in place of a loop, because the map is a part of each object.
+            keys_length, texts_length = len("".join(keys)), len("".join(texts))
+        except TypeError:  # a value is no text
+            return ".*"
+        is_within = (
+            (keys_length <= KEY_LIMIT or max(map(len, keys)) <= KEY_LIMIT)
+            and (texts_length <= self.each or max(map(len, texts)) <= self.each)
+            and keys_length + texts_length <= self.together
+        )
+        return None if is_within else ".*"
+
+
+class _Amounts:
+    """A map of names of resources to quantities."""
+
+    def wrong(self, value: Any, _: Any) -> str | None:
+        if type(value) is not dict:
+            return ""
+        for name, amount in value.items():
+            if len(name) > KEY_LIMIT or Quantity.wrong(amount, None) is not None:
+                return ".*"
+        return None
+
+
 class _Name:
     """A text of at most `NAME_LIMIT` characters, not empty."""
 
@@ -138,4 +179,4 @@ def _is_time(text: str) -> bool:
 
 _NOTHING: Mapping[str, Any] = {}
 
-Name, Time, Quantity = _Name(), _Time(), _Quantity()
+Name, Time, Quantity, Amounts = _Name(), _Time(), _Quantity(), _Amounts()

@@ -13,7 +13,7 @@ import re
 import string
 from dataclasses import dataclass
 
-from translators.derived_names import label_value, short_hash
+from translators.derived_names import DNS_LABEL_MAX, label_value, short_hash
 from translators.object_accessors import HomeNamespace, RemoteNamespace
 
 #: A namespace name (RFC 1123 label).
@@ -51,12 +51,18 @@ class Identity:
         namespace; the annotations of a remote object name its home namespace, and callers compare
         it (`matches_home_namespace`).
         """
-        return _remote_namespace(self.namespace_template, namespace, self.home_name)
+        # Only names are cached. An annotation of the remote can have any text.
+        is_name = len(namespace) <= DNS_LABEL_MAX
+        mapped = _cached_remote_namespace if is_name else _remote_namespace
+        return mapped(self.namespace_template, namespace, self.home_name)
 
 
-@functools.lru_cache(maxsize=4096)  # called several times for each event
 def _remote_namespace(template: str, namespace: HomeNamespace, home_name: str) -> RemoteNamespace:
     return RemoteNamespace(label_value(template.format(namespace=namespace, home=home_name)))
+
+
+#: Called several times for each event.
+_cached_remote_namespace = functools.lru_cache(maxsize=4096)(_remote_namespace)
 
 
 def home_id_from_uid(kube_system_uid: str) -> str:

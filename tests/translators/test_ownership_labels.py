@@ -115,6 +115,15 @@ def test_incomplete_origin_is_none(missing: str) -> None:
     assert origin_of({"metadata": meta}) is None
 
 
+@pytest.mark.parametrize("part", ["home-namespace", "home-name", "home-uid"])
+def test_origin_with_a_part_that_no_name_can_be_is_none(part: str) -> None:
+    meta = remote_metadata({"metadata": {"name": "a", "namespace": "b", "uid": "c"}}, _identity)
+    meta["annotations"][f"cluster-bridge.io/{part}"] = "x" * 253
+    assert origin_of({"metadata": meta}) is not None
+    meta["annotations"][f"cluster-bridge.io/{part}"] = "x" * 254
+    assert origin_of({"metadata": meta}) is None
+
+
 def test_labels_and_annotations_are_copied_except_the_bridges() -> None:
     found = {"app": "web", "cluster-bridge.io/home": "x", "sub.cluster-bridge.io/y": "z"}
     kept = {"notcluster-bridge.io/a": "b"}

@@ -213,6 +213,8 @@ WRONG: list[Any] = [
     [[]],
 ]
 WRONG += [["a"], [{}], {}, {"": None}, {"a": "b"}, {"a": {"b": ["c"]}}]
+#: Keys of labels that are too many for one object.
+_MANY = list(map(str, range(1100)))
 values = st.sampled_from(WRONG) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
@@ -281,10 +283,31 @@ def test_random_parts_are_rejected_or_harmless(case: str, data: st.DataObject) -
         (("metadata",), [], "metadata"),
         (("metadata", "labels"), {"a": 5}, "metadata.labels.*"),
         (("metadata", "name"), "x" * 300, "metadata.name"),
+        (("metadata", "labels"), {"x" * 318: "a"}, "metadata.labels.*"),
+        (("metadata", "labels"), {"a": "x" * 254}, "metadata.labels.*"),
+        (("metadata", "labels"), dict.fromkeys(_MANY, "x" * 253), "metadata.labels.*"),
+        (("metadata", "annotations"), {"x" * 318: "a"}, "metadata.annotations.*"),
+        (("metadata", "annotations"), {"a": "x" * 2**18}, "metadata.annotations.*"),
+        (("spec", "overhead"), {"x" * 318: "1"}, "spec.overhead.*"),
+        (("spec", "overhead"), {"cpu": None}, "spec.overhead.*"),
     ],
 )
 def test_path_names_the_part(path: tuple[str, ...], value: Any, where: str) -> None:
     assert wrong_part("Pod", replaced(remote(), path, value)) == where
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("metadata", "labels"), {}),
+        (("metadata", "labels"), {"x" * 317: "x" * 253, "y" * 317: "y" * 253}),
+        (("metadata", "annotations"), {"a": "x" * (2**18 - 1)}),
+        (("spec", "overhead"), {"x" * 317: "1"}),
+    ],
+    ids=["none", "labels", "annotations", "resources"],
+)
+def test_texts_of_the_greatest_length_pass(path: tuple[str, ...], value: Any) -> None:
+    assert wrong_part("Pod", replaced(remote(), path, value)) == ""
 
 
 def test_unchanged_parts_are_not_checked_again() -> None:

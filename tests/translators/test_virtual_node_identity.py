@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import assume, given
@@ -149,3 +150,13 @@ def test_home_id_is_a_hash() -> None:
 
     assert first != second
     assert re.fullmatch(r"[0-9a-f]{16}", first)
+
+
+def test_texts_that_are_no_namespace_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            _identity.remote_namespace(HomeNamespace(str(number) * 10_000))
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
