@@ -15,6 +15,7 @@ from translators.value_shapes import (
     NAME_LIMIT,
     Amounts,
     Fields,
+    Int32,
     ListOf,
     MapOf,
     Name,
@@ -124,8 +125,8 @@ _STATE = Fields(
         "running": Fields({"startedAt": Time}),
         "terminated": Fields(
             {
-                "exitCode": int,
-                "signal": int,
+                "exitCode": Int32,
+                "signal": Int32,
                 "reason": str,
                 "message": str,
                 "startedAt": Time,
@@ -143,7 +144,7 @@ _CONTAINER_STATUSES = ListOf(
             "lastState": _STATE,
             "ready": bool,
             "started": bool,
-            "restartCount": int,
+            "restartCount": Int32,
             "image": str,
             "imageID": str,
             "containerID": str,

@@ -6,6 +6,7 @@ the wrong type, and skips parts that are identical to those of an earlier object
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
@@ -20,6 +21,11 @@ NAME_LIMIT = 253
 KEY_LIMIT = 317
 #: Characters of a time with nanoseconds and an offset.
 _TIME_MAX = 40
+#: RFC 3339, which API servers require; `parse_time` accepts more of ISO 8601.
+_RFC_3339 = re.compile(
+    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
+)
 #: Times that are cached: those of one object, and of the others that changed with it.
 _TIMES_CACHED = 1024
 
@@ -153,12 +159,19 @@ class _Name:
 
 
 class _Time:
-    """A timestamp."""
+    """A timestamp that an API server accepts."""
 
     def wrong(self, value: Any, _: Any) -> str | None:
         if type(value) is str and len(value) <= _TIME_MAX and _is_time(value):
             return None
         return ""
+
+
+class _Int32:
+    """An integer of 32 bits."""
+
+    def wrong(self, value: Any, _: Any) -> str | None:
+        return None if type(value) is int and -(2**31) <= value < 2**31 else ""
 
 
 class _Quantity:
@@ -170,6 +183,8 @@ class _Quantity:
 
 @lru_cache(maxsize=_TIMES_CACHED)
 def _is_time(text: str) -> bool:
+    if _RFC_3339.fullmatch(text) is None:
+        return False
     try:
         parse_time(text)
     except ValueError:
@@ -179,4 +194,4 @@ def _is_time(text: str) -> bool:
 
 _NOTHING: Mapping[str, Any] = {}
 
-Name, Time, Quantity, Amounts = _Name(), _Time(), _Quantity(), _Amounts()
+Name, Time, Int32, Quantity, Amounts = _Name(), _Time(), _Int32(), _Quantity(), _Amounts()

@@ -310,6 +310,37 @@ def test_texts_of_the_greatest_length_pass(path: tuple[str, ...], value: Any) ->
     assert wrong_part("Pod", replaced(remote(), path, value)) == ""
 
 
+@pytest.mark.parametrize(
+    ("time", "is_valid"),
+    [
+        ("2026-01-01T00:00:00Z", True),
+        ("2026-01-01T00:00:00.000006Z", True),
+        ("2026-01-01T00:00:00.5+05:30", True),
+        ("20260101", False),
+        ("2026-01-01", False),
+        ("2026-W01-1", False),
+        ("2026-01-01 00:00:00Z", False),
+        ("2026-01-01T00:00:00", False),
+        ("2026-01-01T24:00:00Z", False),
+        ("2026-01-01T00:00:00,5+05", False),
+        ("2026-01-01T00:00:00+05:99", False),
+        ("2026-02-30T00:00:00Z", False),
+    ],
+)
+def test_times_are_those_that_an_api_server_accepts(time: str, is_valid: bool) -> None:
+    pod = replaced(remote(), ("status", "startTime"), time)
+    assert wrong_part("Pod", pod) == ("" if is_valid else "status.startTime")
+
+
+@pytest.mark.parametrize(
+    ("count", "is_valid"), [(0, True), (2**31 - 1, True), (2**31, False), (-(2**31) - 1, False)]
+)
+def test_restart_count_has_32_bits(count: int, is_valid: bool) -> None:
+    path = ("status", "containerStatuses", 0, "restartCount")
+    where = "" if is_valid else "status.containerStatuses[0].restartCount"
+    assert wrong_part("Pod", replaced(remote(), path, count)) == where
+
+
 def test_unchanged_parts_are_not_checked_again() -> None:
     before = remote()
     wrong = {**before, "spec": {"containers": 5}}
