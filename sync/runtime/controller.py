@@ -9,7 +9,8 @@
   level. Any other exception than `KubeError` and `ReconcileBlocked` is a defect: it is logged with
   the place that raised it and without the object's content (`sync.base.exception_summary`), passed
   to ``on_defect``, and does not stop other keys.
-- Workers whose reconciles do not wait yield to the event loop every `SLICE` seconds.
+- Workers whose reconciles do not wait yield to the event loop every `SLICE` seconds, and after each
+  reconcile of `_QUICK` seconds or more. None starts another reconcile while a key waits for that.
 - `reconcile_now` lets another controller wait for the next result of a key.
 """
 
@@ -39,7 +40,8 @@ RESULTS = ("success", "waiting", "failure", "defect")
 #: Seconds for which a controller's workers may occupy the event loop, one after the other, before
 #: it reads the responses that have arrived: a fraction of the latency of a pod on an idle bridge.
 SLICE = 0.005
-#: Seconds; a faster reconcile did not wait for a server.
+#: Seconds; a faster reconcile did not wait for a server. A slower one may have waited; it counts as
+#: this long.
 _QUICK = 0.001
 
 
@@ -101,6 +103,8 @@ class Controller(Generic[K]):
         # Seconds for which the workers have occupied the event loop since they last yielded.
         self._busy = 0.0
         self._yielding = False
+        # The workers that wait for the next slice with a key.
+        self._held = 0
 
     def __repr__(self) -> str:
         return f"<Controller {self.name} {self.queue!r}>"
@@ -136,10 +140,13 @@ class Controller(Generic[K]):
                 key = await queue.get()
             if (group := queue.working[key]) != flow:
                 FLOW.set(flow := group)
-            # Callers of `reconcile_now` from now on wait for the reconcile after this one.
-            waiting = self._awaited.pop(key, ()) if self._awaited else ()
-            started = working[number] = clock.now()
+            waiting: Sequence[asyncio.Future[None]] = ()
             try:
+                while self._busy > SLICE:
+                    await self._next_slice()
+                # Callers of `reconcile_now` from now on wait for the reconcile after this one.
+                waiting = self._awaited.pop(key, ()) if self._awaited else ()
+                started = working[number] = clock.now()
                 try:
                     await reconcile(key)
                 except (KubeError, ReconcileBlocked) as error:
@@ -152,10 +159,10 @@ class Controller(Generic[K]):
                     self._succeeded(key, waiting)
                 took = clock.now() - started
                 self.work_duration.observe(took)
-                if took < _QUICK:
-                    self._busy += took
-                    while self._busy > SLICE:
-                        await self._yield()
+                self._busy += min(took, _QUICK)
+                if took >= _QUICK or self._busy > SLICE or self._held:
+                    # Workers that wait for the slice go first.
+                    await asyncio.sleep(0)
             except BaseException:
                 working[number] = 0.0
                 queue.done(key)
@@ -205,13 +212,17 @@ class Controller(Generic[K]):
             extra=key_fields(self.kind, key),
         )
 
-    async def _yield(self) -> None:
+    async def _next_slice(self) -> None:
         """Yields to the event loop. Workers that resume in one iteration of the loop share a
         slice."""
         if not self._yielding:
             self._yielding = True
             asyncio.get_running_loop().call_soon(self._reset_slice)
-        await asyncio.sleep(0)
+        self._held += 1
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._held -= 1
 
     def _reset_slice(self) -> None:
         self._yielding, self._busy = False, 0.0

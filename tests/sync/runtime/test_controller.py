@@ -259,6 +259,49 @@ async def test_workers_that_never_wait_yield_to_the_loop() -> None:
     assert max(rounds) <= 2 * SLICE / 0.00005
 
 
+@pytest.mark.parametrize("seconds", [0.00015, 0.0011, 0.004])
+async def test_workers_that_only_compute_share_slices_in_order(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    worked: list[int] = []
+
+    async def reconcile(key: str) -> None:
+        worked.append(int(key))
+        loop.hold(seconds)
+
+    rounds = []
+    async with running(reconcile, workers=64) as controller:
+        await asyncio.sleep(0)
+        for key in range(400):
+            controller.queue.add(str(key))
+        while len(worked) < 400:
+            before = len(worked)
+            await asyncio.sleep(0)
+            rounds.append(len(worked) - before)
+    assert max(rounds) <= max(SLICE / seconds, SLICE / 0.001) + 2
+    # A key that a worker has taken is overtaken by the keys of one slice only, and not by a queue.
+    assert max(place - key for place, key in enumerate(worked)) <= 64
+
+
+async def test_controller_that_is_cancelled_between_slices_gives_the_keys_back() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    worked: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        worked.append(key)
+        loop.hold(0.002)
+
+    async with running(reconcile, workers=64) as controller:
+        await asyncio.sleep(0)
+        for number in range(64):
+            controller.queue.add(str(number))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert 0 < len(worked) < 64
+    assert not controller.queue.working
+
+
 async def test_requests_of_a_reconcile_have_its_flow() -> None:
     seen = []
 
