@@ -13,11 +13,11 @@ Guarantees, after client-go's reflector:
 - A watch that ends or breaks continues from the last version (`sync.cache.watcher`). If the server
   has compacted that version (410), the informer lists again, and reports objects that are missing
   in the list as deleted.
-- An object for which a handler, an indexer or ``slim`` raises is logged by name and counted, and
-  does not affect other objects.
+- An object for which a handler, an indexer or ``slim`` raises is counted, and does not affect other
+  objects. The first of each place that raises is logged by name, further ones at debug level.
 - An object of the remote that has the wrong shape, or exceeds the memory for all objects of the
-  remote, is skipped and counted; the store keeps the previous state. `is_complete` is false then:
-  an object that the store lacks may exist.
+  remote, is skipped and counted; the store keeps the previous state. `is_complete` is false then,
+  and after an indexer or ``slim`` raised: an object that the store lacks may exist.
 - Nothing waits after the normal end of a watch. If a version expires, or a watch ends in less than
   `SHORT_WATCH` seconds, for the second time in `STEADY` seconds, the next request waits, each time
   longer: a server whose watches all end so would otherwise be asked as fast as it responds.

@@ -70,7 +70,8 @@ class StoreWriter:
         # The last object that had the right shape.
         self._checked: Object | None = None
         self._handlers: list[Handler] = []
-        # The reasons for which an object was skipped: the first is logged as a warning.
+        # The reasons for which an object was skipped, and the places of defects: the first object
+        # of each is logged as a warning or an error.
         self._logged: set[str] = set()
 
     def on_change(self, handler: Handler) -> None:
@@ -116,6 +117,7 @@ class StoreWriter:
                 return  # The same stub again.
             self._store.put(obj)
         except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
+            self.has_skipped = True
             self._defect(key, error)
         else:
             self._notify(old, obj)
@@ -248,7 +250,11 @@ class StoreWriter:
     def _defect(self, key: Key, error: Exception) -> None:
         side, kind = self._client.side, self._resource.kind
         self._client.metrics.defects[str(self._resource)] += 1
-        log.error(
+        place = exception_summary.summary(error)
+        level = logging.DEBUG if place in self._logged else logging.ERROR
+        self._logged.add(place)
+        log.log(
+            level,
             "%s: %s %s: a defect in the bridge; please report it: %s",
             side,
             self._resource,

@@ -24,6 +24,7 @@ from tests.sync.informer_harness import (
     caught_up,
     running_informer,
 )
+from translators.object_accessors import Object, name_of
 
 
 @pytest.fixture
@@ -529,6 +530,33 @@ async def test_state_handler_that_raises_is_logged_once_and_counted(
     assert len(errors) == 1
     assert "broken" in errors[0]
     assert "canary-4711" not in errors[0]
+
+
+async def test_object_whose_processing_raises_leaves_the_store_incomplete(
+    api: FakeApi, client: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(obj: Object) -> Object:
+        if "broken" in obj["metadata"]["name"]:
+            raise ValueError("canary-4711")
+        return obj
+
+    informer = Informer(client, CONFIG_MAPS, slim=broken)
+    async with running_informer(informer):
+        for name in ("broken-a", "broken-b", "c"):
+            api.put(config_map(name))
+        await caught_up(api, informer)
+        assert [name_of(obj) for obj in informer.store] == ["c"]
+        assert client.metrics.defects[str(CONFIG_MAPS)] == 2
+        assert informer.is_complete is False
+        errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert "broken-a" in errors[0]
+        assert "canary-4711" not in errors[0]
+        api.delete(CONFIG_MAPS, "broken-a", "default")
+        api.delete(CONFIG_MAPS, "broken-b", "default")
+        await informer.refresh()
+        completed: bool = informer.is_complete
+        assert completed
 
 
 async def test_raising_unauthorized_handler_does_not_change_the_error(
