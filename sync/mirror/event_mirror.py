@@ -268,7 +268,11 @@ def _unpack(packed: Object) -> Object:
 
 
 def _progress(home: Object) -> Object:
-    return {"metadata": {"name": name_of(home)}, "progress": _to_json(event.progress_fields(home))}
+    """The name of home's Event, and its progress with the beginning of the message: one character
+    more than the mirror writes, so that a longer message differs."""
+    progress = event.progress_fields(home)
+    progress["message"] = (progress["message"] or "")[: event.MESSAGE_MAX + 1] or None
+    return {"metadata": {"name": name_of(home)}, "progress": _to_json(progress)}
 
 
 def _to_json(part: Object) -> str:

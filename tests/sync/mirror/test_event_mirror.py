@@ -4,10 +4,13 @@ pods."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from sync.base.background_task import background_task
 from sync.cache.informer import Informer
 from sync.kube.api_resources import EVENTS, NAMESPACES, PODS, Object
 from sync.mirror import event_mirror
@@ -19,6 +22,7 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest
 from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.single_controller import controller_context
+from translators.mirror.event import home_event_name
 from translators.object_accessors import HomeNamespace
 from translators.ownership_labels import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
 from translators.translation_options import Policy
@@ -193,6 +197,40 @@ async def test_event_seen_before_its_pod_is_mirrored(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     assert followed_events(mirror) == []
+
+
+async def test_long_messages_of_home_events_are_not_kept(
+    home_api: FakeApi, remote_api: FakeApi, client_for: ClientFor
+) -> None:
+    clients = await client_for(home_api, "home"), await client_for(remote_api, "remote")
+    mirror = EventMirror(
+        controller_context(*clients, Policy(IDENTITY, ADDRESS)), in_burst=lambda: False
+    )
+    remote = remote_api.put(objects.pod("a", REMOTE_NAMESPACE))
+    home = home_api.put(objects.pod("a"))
+    for number in range(20):
+        event = remote_api.put(objects.event(remote, f"Scheduled{number}"))
+        mirrored = objects.event(home, "Scheduled", message="x" * 100_000)
+        mirrored["metadata"] |= {
+            "name": home_event_name(event),
+            "labels": {LABEL_NODE: IDENTITY.node_label},
+        }
+        home_api.put(mirrored)
+    tracemalloc.start()
+    try:
+        async with (
+            background_task(mirror.follow(DEFAULT), name="follow"),
+            background_task(mirror.controller.run(), name="run"),
+        ):
+            await home_api.until(lambda: home_api.requests("GET", "*/events"))
+            await home_api.until(lambda: not mirror.controller.queue.working)
+            gc.collect()
+            kept = tracemalloc.take_snapshot().filter_traces(
+                [tracemalloc.Filter(True, event_mirror.__file__)]
+            )
+    finally:
+        tracemalloc.stop()
+    assert sum(trace.size for trace in kept.traces) < 20 * 3_000
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["for a while", "for ever"])
