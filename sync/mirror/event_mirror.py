@@ -188,6 +188,10 @@ class EventMirror:
                     return
                 wanted = event.translate_event(_unpack(packed), origin, self._identity)
                 await self._write(packed, wanted, followed.written)
+                current = followed.events.store.get(remote_key)
+                if current is None or uid_of(current) != uid_of(packed):
+                    # It was deleted during the write: no later deletion removes its progress.
+                    followed.written.pop(uid_of(packed), None)
                 followed.events.compact(packed, {key: packed[key] for key in ("metadata", "pod")})
 
     async def _wait_for_burst(self) -> None:

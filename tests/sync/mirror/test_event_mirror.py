@@ -297,6 +297,27 @@ async def test_relist_writes_only_new_events(harness: EngineHarness) -> None:
     assert event_writes(harness) == ["POST"], "what the remote forgets, we forget"
 
 
+async def test_event_that_is_deleted_during_its_write_is_forgotten(harness: EngineHarness) -> None:
+    await started(harness)
+    slow = harness.home.fail(Fault("POST", "*/events", delay=1))
+    event = emit_event(harness, "Pulled")
+    await harness.remote.until(lambda: slow.hits)
+    harness.remote.remove(EVENTS, event["metadata"]["name"], REMOTE_NAMESPACE)
+    await harness.settle()
+    assert set(mirrored_events(harness)) == {"Pulled"}
+    harness.clear_logs()
+    # As a remote that was restored from a backup: the Event has its previous UID.
+    harness.remote.mute_watches()
+    harness.remote.put(event)
+    uid = {"metadata": {"uid": event["metadata"]["uid"]}}
+    harness.remote.update(EVENTS, event["metadata"]["name"], uid, REMOTE_NAMESPACE)
+    harness.remote.compact()
+    harness.remote.expire_watches(EVENTS)
+    harness.remote.unmute_watches()
+    await harness.settle()
+    assert event_writes(harness) == ["POST"]
+
+
 async def test_written_event_is_compacted_and_still_updated(harness: EngineHarness) -> None:
     await started(harness)
     event = emit_event(harness, "BackOff", message="x" * 1000)
