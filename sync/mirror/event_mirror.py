@@ -11,6 +11,8 @@
   second at most, and less if so many Events are queued that they would be late (`LATE`).
 - Events are paced by pod and namespace (`EventPace`): a remote that floods a namespace neither
   fills the home cluster nor delays the Events of other namespaces, which take turns.
+- The last Events of a deleted pod are dropped if its annotations name a home pod with a name or UID
+  that is too long: the mirror keeps these, and clients of the remote can change them.
 - A failed write is retried. A write that home rejects is dropped until the remote Event changes.
 """
 
@@ -20,6 +22,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import astuple
 
 import orjson
 
@@ -43,6 +46,7 @@ from translators.object_accessors import (
     uid_of,
 )
 from translators.ownership_labels import Origin, is_in_mapped_namespace, is_owned_by_node, origin_of
+from translators.value_shapes import NAME_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +152,8 @@ class EventMirror:
         uid = uid_of(pod)
         if new is None:
             self._pods.pop(uid, None)
-            self._deleted_pods.put(namespace_of(pod), uid, origin)
+            if all(len(text) <= NAME_LIMIT for text in astuple(origin)):
+                self._deleted_pods.put(namespace_of(pod), uid, origin)
         elif uid not in self._pods:
             # The watch of Events may have been faster.
             self._pods[uid] = origin

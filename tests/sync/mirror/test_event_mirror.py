@@ -24,7 +24,12 @@ from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE, REMOTE_NAMESPACE,
 from tests.sync.single_controller import controller_context
 from translators.mirror.event import home_event_name
 from translators.object_accessors import HomeNamespace
-from translators.ownership_labels import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
+from translators.ownership_labels import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_UID,
+    LABEL_NODE,
+    remote_metadata,
+)
 from translators.translation_options import Policy
 
 DEFAULT = HomeNamespace("default")
@@ -197,6 +202,31 @@ async def test_event_seen_before_its_pod_is_mirrored(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     assert followed_events(mirror) == []
+
+
+@pytest.mark.parametrize(("length", "mirrored"), [(253, True), (254, False)])
+async def test_long_names_of_deleted_pods_are_not_kept(
+    home_api: FakeApi, remote_api: FakeApi, client_for: ClientFor, length: int, mirrored: bool
+) -> None:
+    clients = await client_for(home_api, "home"), await client_for(remote_api, "remote")
+    mirror = EventMirror(
+        controller_context(*clients, Policy(IDENTITY, ADDRESS)), in_burst=lambda: False
+    )
+    home = home_api.put(objects.pod("a"))
+    remote = {**objects.pod("a", REMOTE_NAMESPACE), "metadata": remote_metadata(home, IDENTITY)}
+    remote["metadata"]["uid"] = "remote"
+    remote["metadata"]["annotations"][ANNOTATION_HOME_UID] = "u" * length
+    mirror.remote_pod_changed(None, remote)
+    mirror.remote_pod_changed(remote, None)
+    remote_api.put(objects.event(remote, "Killing"))
+    async with (
+        background_task(mirror.follow(DEFAULT), name="follow"),
+        background_task(mirror.controller.run(), name="run"),
+    ):
+        await home_api.until(lambda: home_api.requests("GET", "*/events"))
+        await asyncio.sleep(1)
+        await home_api.until(lambda: not mirror.controller.queue.working)
+    assert bool(home_api.requests("POST", "*/events")) == mirrored
 
 
 async def test_long_messages_of_home_events_are_not_kept(
