@@ -23,6 +23,7 @@ from sync.storage.provisioning_failures import ProvisioningFailures
 from sync.storage.pvc_executor import PvcExecutor
 from sync.storage.pvc_lookup import PvcLookup
 from sync.storage.pvc_planner import REASON_FAILED, SKIPPABLE, Action, PvcState
+from translators.mirror.event import MESSAGE_MAX
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -62,7 +63,7 @@ _WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
 #: Events of the remote about one PVC that are repeated while this process runs.
 EVENTS_MAX = 20
 _EVENT_METADATA = ("name", "namespace", "uid", "resourceVersion")
-_EVENT_FIELDS = ("involvedObject", "reason", "message")
+_EVENT_FIELDS = ("involvedObject", "reason")
 #: Volumes that are summed up before the event loop runs other tasks.
 VOLUMES_PER_BATCH = 200
 #: Plans of one reconcile: a new PVC takes four, an expansion as many.
@@ -206,13 +207,13 @@ class PvcController:
         home = self.storage.home_claims.store.get(Key(origin.namespace, origin.name))
         if home is None or not has_home_uid(remote, uid_of(home)):
             return
-        message = str(new.get("message") or "")
+        message = new["message"]
         reason = str(new.get("reason") or REASON_FAILED)[:128]
         if reason == REASON_FAILED and is_unfinished(remote):
             self._failures.observe(remote, f"remote: {message}")
             self.controller.queue.add(key_of(home))
         count = self._repeated.get(uid_of(remote)) or 0
-        is_new = old is None or old.get("message") != message
+        is_new = old is None or old["message"] != message
         if is_new and count < EVENTS_MAX:
             self._repeated.put(key.namespace, uid_of(remote), count + 1)
             self._events.warn(home, reason, f"remote: {message}")
@@ -299,6 +300,8 @@ class PvcController:
 
 
 def _slim_event(event: Object) -> Object:
-    """The fields of an Event that `PvcController.remote_event_changed` reads."""
+    """The fields of an Event that `PvcController.remote_event_changed` reads. A longer message is
+    not written to the home cluster."""
     meta = {key: value for key, value in metadata(event).items() if key in _EVENT_METADATA}
-    return {**{key: event.get(key) for key in _EVENT_FIELDS}, "metadata": meta}
+    message = str(event.get("message") or "")[:MESSAGE_MAX]
+    return {**{key: event.get(key) for key in _EVENT_FIELDS}, "message": message, "metadata": meta}

@@ -432,6 +432,22 @@ async def test_warning_of_remote_provisioner_is_repeated_at_home(storage: Storag
     assert found["count"] == 1
 
 
+async def test_long_message_of_remote_provisioner_is_cut_before_it_is_kept(
+    storage: Storage,
+) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    storage.remote.put({**_failure_event(remote), "message": "x" * 500_000})
+    (found,) = await storage.harness.events_with_reason("ProvisioningFailed")
+    assert found["message"].startswith("remote: xxx")
+    watches = storage.harness.engine.find(PvcController).declare().watches
+    informers = [it.informer for it in watches if it.informer.resource == EVENTS]
+    (kept,) = [event for informer in informers for event in informer.store]
+    assert len(kept["message"]) == 1024
+
+
 async def _fail(storage: Storage, *times: int, message: str = "no disk is free") -> None:
     """The remote's provisioner reports a failure at each of these seconds."""
     (remote,) = storage.remote_claims()
