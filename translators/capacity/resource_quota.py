@@ -13,6 +13,7 @@ the limit is then the sum of what the quotas of this home's namespaces leave.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from translators.capacity.pod_requests import CPU, HUGE_PAGES, MEMORY, PODS, Amounts, parse_amount
@@ -53,12 +54,16 @@ def remaining(
                 available = max(0, hard - used.get(resource, 0))
                 allowed[resource] = min(available, allowed.get(resource, available))
         by_namespace[namespace] = allowed
+    # In how many of the namespaces with pods each resource is limited.
+    limited_in = Counter(
+        resource
+        for namespace in namespaces_with_pods
+        for resource in by_namespace.get(namespace, ())
+    )
     total: Amounts = {}
     for allowed in by_namespace.values():
         for resource, available in allowed.items():
-            if all(
-                resource in by_namespace.get(namespace, {}) for namespace in namespaces_with_pods
-            ):
+            if limited_in[resource] == len(namespaces_with_pods):
                 total[resource] = total.get(resource, 0) + available
     return total
 

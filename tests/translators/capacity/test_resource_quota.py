@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from translators.capacity import resource_quota
 from translators.capacity.pod_requests import Amounts
@@ -72,6 +76,64 @@ def test_remaining_is_limited_only_if_all_used_namespaces_have_a_quota(
     quotas: dict[str, list[Object]], busy: set[str], expected: Amounts
 ) -> None:
     assert resource_quota.remaining(quotas, unmanaged={}, namespaces_with_pods=busy) == expected
+
+
+_HARD = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "pods", "requests.cpu", "limits.cpu", "requests.x.io/y"]),
+    st.integers(0, 9).map(str),
+)
+_AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "x.io/y"]), st.integers(0, 9000))
+_NAMESPACES = st.sampled_from("abcd")
+
+
+@given(
+    hard=st.dictionaries(_NAMESPACES, st.lists(_HARD, max_size=3)),
+    unmanaged=st.dictionaries(_NAMESPACES, _AMOUNTS),
+    busy=st.sets(_NAMESPACES),
+)
+def test_remaining_is_the_sum_of_the_least_that_each_namespace_leaves(
+    hard: dict[str, list[dict[str, str]]], unmanaged: dict[str, Amounts], busy: set[str]
+) -> None:
+    quotas = {
+        name: [{**_quota(name), "spec": {"hard": each}} for each in of_name]
+        for name, of_name in hard.items()
+    }
+    limits = {
+        name: [resource_quota.quota_limits(quota) for quota in of_name]
+        for name, of_name in quotas.items()
+    }
+
+    def left(namespace: str, resource: str) -> list[int]:
+        """The amount of the resource that each quota of the namespace leaves."""
+        used = unmanaged.get(namespace, {}).get(resource, 0)
+        of_resource = [limit[resource] for limit in limits.get(namespace, []) if resource in limit]
+        return [max(0, amount - used) for amount in of_resource]
+
+    expected = {}
+    for resource in ("cpu", "memory", "pods", "x.io/y"):
+        found = [min(left(name, resource)) for name in limits if left(name, resource)]
+        if found and all(left(name, resource) for name in busy):
+            expected[resource] = sum(found)
+    remaining = resource_quota.remaining(quotas, unmanaged=unmanaged, namespaces_with_pods=busy)
+    assert remaining == expected
+
+
+def test_remaining_reads_each_namespace_with_pods_a_fixed_number_of_times() -> None:
+    class Counted(set[str]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.reads += 1
+            return super().__iter__()
+
+    busy = Counted(str(number) for number in range(100))
+    quotas = {namespace: [_quota(namespace, cpu="1", memory="1")] for namespace in sorted(busy)}
+    busy.reads = 0
+
+    remaining = resource_quota.remaining(quotas, unmanaged={}, namespaces_with_pods=busy)
+
+    assert remaining == {"cpu": 100_000, "memory": 100}
+    assert busy.reads <= 2
 
 
 def test_unmanaged_usage_is_subtracted() -> None:
