@@ -58,12 +58,16 @@ def requests_of(pod: Object) -> Amounts:
             requests = effective(container)
             _add(total, requests)
             _add(sidecars, requests)
-            at_start = _maximum([at_start, sidecars])
+            together = {resource: sidecars[resource] for resource in requests}
         else:
-            with_sidecars = _requests(container)
-            _add(with_sidecars, sidecars)
-            at_start = _maximum([at_start, with_sidecars])
-    total = _maximum([total, at_start])
+            requests = _requests(container)
+            together = {
+                resource: millis + sidecars.get(resource, 0)
+                for resource, millis in requests.items()
+            }
+        # Of other resources it already has at least what the sidecars request.
+        _raise_to(at_start, together)
+    _raise_to(total, at_start)
     for resource, millis in _requests(spec).items():
         if resource in (CPU, MEMORY) or resource.startswith(HUGE_PAGES):
             total[resource] = millis
@@ -155,6 +159,10 @@ def _add(total: Amounts, more: Mapping[str, int]) -> None:
 def _maximum(alternatives: Iterable[Mapping[str, int]]) -> Amounts:
     maximum: Amounts = {}
     for amounts in alternatives:
-        for resource, millis in amounts.items():
-            maximum[resource] = max(maximum.get(resource, millis), millis)
+        _raise_to(maximum, amounts)
     return maximum
+
+
+def _raise_to(maximum: Amounts, amounts: Mapping[str, int]) -> None:
+    for resource, millis in amounts.items():
+        maximum[resource] = max(maximum.get(resource, millis), millis)

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from translators.capacity import pod_requests
 from translators.object_accessors import Object
@@ -115,3 +119,53 @@ def test_resource_list_is_parsed() -> None:
 def test_amounts_are_formatted_with_the_usual_suffix(resource: str, amount: int, text: str) -> None:
     assert pod_requests.format_amount(resource, amount) == text
     assert pod_requests.parse_amount(resource, text) == amount
+
+
+_LISTS = st.dictionaries(st.sampled_from(["cpu", "memory", "x.io/y"]), st.integers(0, 9))
+
+
+@given(
+    containers=st.lists(_LISTS, max_size=3),
+    init=st.lists(st.tuples(st.booleans(), _LISTS), max_size=5),
+)
+def test_requests_are_the_most_of_any_step_of_the_start(
+    containers: list[dict[str, int]], init: list[tuple[bool, dict[str, int]]]
+) -> None:
+    def container(amounts: dict[str, int], restart: str = "") -> Object:
+        return _container("c", restart, **{key: str(amount) for key, amount in amounts.items()})
+
+    pod = _pod(
+        *map(container, containers),
+        init=[container(amounts, "Always" if always else "") for always, amounts in init],
+    )
+    expected: dict[str, int] = {"pods": 1}
+    for resource in ("cpu", "memory", "x.io/y"):
+        before = [
+            sum(amounts.get(resource, 0) for always, amounts in init[:place] if always)
+            for place in range(len(init) + 1)
+        ]
+        running = sum(amounts.get(resource, 0) for amounts in containers) + before[-1]
+        starting = [
+            amounts.get(resource, 0) + sidecars
+            for (_, amounts), sidecars in zip(init, before, strict=False)
+        ]
+        if most := max(running, *starting, 0):
+            expected[resource] = most * 1000 if resource == "cpu" else most
+    assert pod_requests.requests_of(pod) == expected
+
+
+def test_cost_of_sidecars_with_resources_of_their_own_is_linear() -> None:
+    def calls(sidecars: int) -> int:
+        """How many functions are called for a pod with so many sidecars."""
+        init = [_sidecar(f"s{number}", **{f"x.io/{number}": "1"}) for number in range(sidecars)]
+        pod = _pod(_container(cpu="1"), init=init)
+        counts: Counter[str] = Counter()
+        previous = sys.getprofile()
+        sys.setprofile(lambda _, event, __: counts.update((event,)))
+        try:
+            pod_requests.requests_of(pod)
+        finally:
+            sys.setprofile(previous)
+        return counts["call"] + counts["c_call"]
+
+    assert calls(400) < 3 * calls(200)
