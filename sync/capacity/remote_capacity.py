@@ -40,8 +40,9 @@ K = TypeVar("K")
 
 #: Field selector of pods that still use resources of a node.
 NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
-#: Distinct requests of pods that are interned.
-_INTERNED_MAX = 4096
+#: Distinct requests of pods that are interned, and the characters of their resources' names: those
+#: of one name of the API are 317 at most, and the remote decides how long and how many they are.
+_INTERNED_MAX, _INTERNED_TEXT_MAX = 4096, 317
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,14 @@ def usage(pod: Object, identity: Identity) -> PodUsage | None:
         own=is_owned_by_node(pod, identity)
         and is_in_mapped_namespace(pod, identity)
         and reverse_plan.relay_home_namespace(pod) is None,
-        amounts=_interned(tuple(sorted(pod_requests.requests_of(pod).items()))),
+        amounts=_shared(tuple(sorted(pod_requests.requests_of(pod).items()))),
     )
+
+
+def _shared(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """The interned amounts, unless they are too large to be kept after the pod."""
+    size = sum(len(resource) for resource, _ in amounts)
+    return _interned(amounts) if size <= _INTERNED_TEXT_MAX else amounts
 
 
 def _is_same_usage(old: Object, new: Object) -> bool:

@@ -16,6 +16,7 @@ from sync.capacity.remote_capacity import (
     RemoteCapacity,
     slim_namespace,
     slim_pod,
+    usage,
 )
 from tests.sync.engine_harness import IDENTITY
 from translators.capacity import pod_requests
@@ -372,6 +373,29 @@ def test_ten_thousand_unmanaged_pods_cost_few_megabytes() -> None:
     finally:
         tracemalloc.stop()
     assert size < 12 * 2**20
+
+
+def _with_requests(pod: Object, requests: dict[str, str]) -> Object:
+    return {**pod, "spec": {"containers": [{"resources": {"requests": requests}}]}}
+
+
+@pytest.mark.parametrize(
+    ("requests", "shared"),
+    [
+        ({"cpu": "1", "memory": "1Gi", "x.io/y": "1"}, True),
+        ({"x" * 317: "1"}, False),  # and ``pods``
+        ({f"x.io/{number}": "1" for number in range(100)}, False),
+    ],
+    ids=["usual", "a long name", "many names"],
+)
+def test_only_requests_of_usual_size_are_kept_for_other_pods(
+    requests: dict[str, str], shared: bool
+) -> None:
+    first, second = (usage(_with_requests(_pod(name), requests), IDENTITY) for name in "ab")
+    assert first is not None
+    assert second is not None
+    assert first.amounts == second.amounts
+    assert (first.amounts is second.amounts) == shared
 
 
 def _resized(pod: Object, **requests: str) -> Object:
