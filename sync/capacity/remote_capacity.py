@@ -4,7 +4,7 @@
   pod's usage is computed again only if a field that it depends on changed.
 - A pod counts from its first event until it is deleted or terminal, on the node that it is bound
   to, even if that node is not known yet. The amounts that were added for a pod are the ones that
-  are subtracted, whatever its last event contains.
+  are subtracted, whatever its last event contains. It counts once while its labels change.
 - Where the remote's nodes are unknown, options and the quotas of the prepared namespaces declare
   the capacity (`translators.capacity.declared_capacity`), and unmanaged pods count by namespace.
 - `on_change` handlers are called when the result may have changed, but not for other status updates
@@ -187,8 +187,9 @@ class CapacityAggregator:
         self._limits = limits
         self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
         self._nodes: dict[str, _NodeSize] = {}
-        # The counted usage of each pod, by UID.
+        # The usage of each pod, by UID: of full pods, and of slim ones, which take precedence.
         self._pods: dict[str, PodUsage] = {}
+        self._slim_pods: dict[str, PodUsage] = {}
         # Requests by (node, whether of this virtual node's pods); those of other pods by namespace.
         self._on_node: defaultdict[tuple[str, bool], _Sum] = defaultdict(_Sum)
         self._unmanaged: defaultdict[str, _Sum] = defaultdict(_Sum)
@@ -277,16 +278,20 @@ class CapacityAggregator:
             self._handlers()
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Handles a change of a remote pod: a full pod of this home, or a `slim_pod`."""
+        """Handles a change of a remote pod: a full pod of this home, or a `slim_pod`. A pod whose
+        labels change is added as the one and deleted as the other, in any order."""
         if old is not None and new is not None and _is_same_usage(old, new):
             return
-        uid = uid_of(new or old or {})
-        before = self._pods.pop(uid, None)
-        after = None
+        pod = new or old or {}
+        uid, is_slim = uid_of(pod), "usage" in pod
+        before = self._usage_of(uid)
+        of_kind = self._slim_pods if is_slim else self._pods
+        of_kind.pop(uid, None)
         if new is not None:
-            after = new["usage"] if "usage" in new else usage(new, self._identity)
-        if after is not None:
-            self._pods[uid] = after
+            used = new["usage"] if is_slim else usage(new, self._identity)
+            if used is not None:
+                of_kind[uid] = used
+        after = self._usage_of(uid)
         if before != after:
             self._use(before, -1)
             self._use(after, 1)
@@ -315,6 +320,9 @@ class CapacityAggregator:
             self._handlers()
 
     # -- sums ------------------------------------------------------------------------------
+
+    def _usage_of(self, uid: str) -> PodUsage | None:
+        return self._slim_pods.get(uid) or self._pods.get(uid)
 
     def _use(self, used: PodUsage | None, sign: int) -> None:
         if used is None:

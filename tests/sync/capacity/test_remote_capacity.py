@@ -153,6 +153,26 @@ def test_counted_amount_is_subtracted_independent_of_the_last_event() -> None:
     assert _allocatable(offer)["cpu"] == "4"
 
 
+@pytest.mark.parametrize("added_first", [True, False])
+@pytest.mark.parametrize("removes_labels", [True, False])
+def test_pod_whose_labels_change_counts_until_it_is_deleted(
+    added_first: bool, removes_labels: bool
+) -> None:
+    full = _pod(cpu="1", namespace="ours-h", labels=_OURS)
+    slim = slim_pod(_pod(cpu="1", namespace="ours-h"), IDENTITY)
+    previous, current = (full, slim) if removes_labels else (slim, full)
+    changes = [(None, current), (previous, None)]
+    offer = _offer(pods=[previous])
+    counted = _offer(pods=[current]).current()
+    for old, new in changes if added_first else reversed(changes):
+        offer.pod_changed(old, new)
+        if added_first or new is not None:
+            assert offer.current().largest == counted.largest == "cpu=3,memory=8Gi"
+    assert offer.current() == counted
+    offer.pod_changed(current, None)
+    assert offer.current() == _offer().current()
+
+
 def test_resource_is_removed_with_the_last_node_that_has_it() -> None:
     gpu = {"example.com/gpu": "2", "hugepages-2Mi": "0"}
     offer = _offer(_node("w"), _node("x", gpu))
