@@ -1,8 +1,9 @@
 """Chooses the kubeconfig of a virtual node's remote for commands without ``--kubeconfig``.
 
 In this order: the one from the options; the one of the last join, which the Node records, if its
-file is on this machine; the one in the Secret of an installation in home's cluster, if the
-credential may read it. The last one is untrusted input: see `bridge.install.installation_lookup`.
+file is on this machine, in a folder that the user may read; the one in the Secret of an
+installation in home's cluster, if the credential may read it. The last one is untrusted input: see
+`bridge.install.installation_lookup`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ async def check_remote_of_node(remote: KubeClient, node: Object) -> None:
 def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:
     annotations = metadata(node).get("annotations") or {}
     files = str(annotations.get(node_object.ANNOTATION_KUBECONFIG) or "")
-    if not any(Path(file).is_file() for file in files.split(os.pathsep) if file):
+    # Unlike Path.is_file, it is also false for a file in a folder that the user may not read.
+    if not any(os.path.isfile(file) for file in files.split(os.pathsep)):  # noqa: PTH113
         return None
     return KubeconfigRef(Path(files), annotations.get(node_object.ANNOTATION_CONTEXT))
 

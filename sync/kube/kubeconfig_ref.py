@@ -6,6 +6,7 @@ yaml.
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +42,22 @@ class KubeconfigRef:
         return [Path(file).expanduser() for file in self.files().split(os.pathsep) if file]
 
     def existing(self) -> list[Path]:
-        """Those of them that exist."""
-        return [path for path in self.paths() if path.exists()]
+        """Those of them that are not missing. One in a folder that the user may not read is among
+        them, as for kubectl: reading it fails with the cause."""
+        return [path for path in self.paths() if not _is_missing(path)]
 
     def renewed_token_files(self) -> list[Path]:
         """The files in which there may be a renewed token."""
         if self.renewed_token is not None:
             return [self.renewed_token]
         return [path.absolute().with_name(RENEWED_TOKEN_FILE) for path in self.paths()]
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    except ValueError:  # NUL in the path
+        return True
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import os
 import tempfile
 import traceback
@@ -317,6 +318,27 @@ async def test_binary_file(path: Path) -> None:
 
 async def test_folder(tmp_path: Path) -> None:
     assert "cannot be read" in await refused(KubeconfigRef(tmp_path))
+
+
+async def test_file_in_an_unreadable_folder_is_an_error_and_not_missing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def denied(file: object, *args: Any, **options: Any) -> os.stat_result:
+        if file == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(file, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", denied)
+    assert KubeconfigRef(path).existing() == [path]
+
+
+@pytest.mark.parametrize("part", ["a" * 300, "a\0b"], ids=["too long", "NUL"])
+async def test_path_that_no_file_can_have_is_one_sentence(tmp_path: Path, part: str) -> None:
+    message = await refused(KubeconfigRef(tmp_path / part / "config"))
+    assert message.startswith(f"remote: kubeconfig {tmp_path}")
+    assert "File name too long" in message or "no such file" in message
 
 
 async def test_client_certificate_is_loaded_without_a_temporary_directory(
