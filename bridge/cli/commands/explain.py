@@ -162,6 +162,7 @@ def _read(file: Path) -> Object:
 
     from bridge.cli.run_until_signal import fail
     from bridge.explain.cluster_lookup import pod_of_manifest
+    from bridge.explain.manifest_check import ManifestError, checked_manifest
     from sync.kube.kubeconfig import YAML_ERRORS, KubeconfigError, Loader
 
     try:
@@ -173,8 +174,11 @@ def _read(file: Path) -> Object:
         raise fail(f"{file}: the YAML is invalid", code=2) from None
     except KubeconfigError as error:
         raise fail(f"{file}: {error}", code=2) from None
-    for obj in objects:
-        if (found := pod_of_manifest(obj)) is not None:
+    try:
+        pods = (pod_of_manifest(checked_manifest(obj)) for obj in objects)
+        if (found := next(filter(None, pods), None)) is not None:
             return found
+    except ManifestError as error:
+        raise fail(f"{file}: {error}", code=2) from None
     kinds = ", ".join(str(it.get("kind")) for it in objects) or "nothing"
     raise fail(f"{file}: contains no pod and no pod template, but {kinds}", code=2)

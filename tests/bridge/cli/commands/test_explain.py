@@ -22,6 +22,8 @@ from translators.object_accessors import Object
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
 
+GOLDEN = Path(__file__).parents[3] / "translators" / "golden"
+
 
 def _facts() -> PodFacts:
     pod = objects.pod("web")
@@ -155,6 +157,81 @@ def test_file_without_a_pod_is_rejected(
     assert done.exit_code == 2
     assert words in done.stderr
     assert lookup.settings == []
+
+
+def _pod(spec: str, meta: str = "name: a") -> str:
+    return f"{{kind: Pod, metadata: {{{meta}}}, spec: {{containers: [{{name: c}}], {spec}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("{kind: Deployment, spec: x}", "spec"),
+        ("{kind: Deployment, metadata: x, spec: {template: {spec: {}}}}", "metadata"),
+        ("{kind: D, spec: {template: {spec: {}, metadata: x}}}", "spec.template.metadata"),
+        ("{kind: D, spec: {template: {spec: x}}}", "spec.template.spec"),
+        ("{kind: CronJob, spec: {jobTemplate: x}}", "spec.jobTemplate"),
+        (
+            "{kind: CronJob, spec: {jobTemplate: {spec: {template: {spec: {volumes: x}}}}}}",
+            "spec.jobTemplate.spec.template.spec.volumes",
+        ),
+        ("{kind: Pod, metadata: x}", "metadata"),
+        ("{kind: Pod, spec: x}", "spec"),
+        ("{kind: Pod, spec: {containers: x}}", "spec.containers"),
+        ("{kind: Pod, spec: {containers: [null]}}", "spec.containers[0]"),
+        ("{kind: Pod, spec: {containers: [{name: a, env: x}]}}", "spec.containers[0].env"),
+        (_pod("volumes: [x]"), "spec.volumes[0]"),
+        (_pod("volumes: [{emptyDir: {}}]"), "spec.volumes[0].name"),
+        (_pod("volumes: [{name: v, downwardAPI: x}]"), "spec.volumes[0].downwardAPI"),
+        (_pod("affinity: {nodeAffinity: x}"), "spec.affinity.nodeAffinity"),
+        (_pod("topologySpreadConstraints: [5]"), "spec.topologySpreadConstraints[0]"),
+        (_pod("priorityClassName: 5"), "spec.priorityClassName"),
+        (_pod("nodeSelector: x"), "spec.nodeSelector"),
+        (_pod("5: x"), "spec.5"),
+        (_pod("n: x"), "spec.False"),
+        (_pod(f"terminationGracePeriodSeconds: {'9' * 400}"), "spec.terminationGracePeriodSeconds"),
+        (_pod("", meta="name: a, namespace: 5"), "metadata.namespace"),
+        (_pod("", meta="generateName: 5"), "metadata.generateName"),
+        (_pod("", meta=r'name: "\ud800"'), "metadata.name"),
+    ],
+)
+def test_wrong_part_of_a_manifest_is_named(
+    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path, text: str, path: str
+) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(text)
+    done = invoke("explain", "-f", str(file))
+    assert (done.exit_code, lookup.settings) == (2, [])
+    assert done.stderr == (
+        f"error: {file}: {path}: the key, or the type of its value, is invalid; "
+        "`kubectl explain` describes the field\n"
+    )
+
+
+def test_null_in_a_manifest_is_an_absent_field(
+    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(_pod("volumes: null, nodeName: null", meta="name: a, namespace: null"))
+    assert invoke("explain", "-f", str(file)).exit_code == 0
+    manifest = lookup.settings[0].manifest
+    assert manifest == {
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "c"}]},
+    }
+
+
+def test_golden_pods_are_valid_manifests(
+    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.yaml"
+    cases = sorted(GOLDEN.glob("pod-*.yaml"))
+    for case in cases:
+        pod = yaml.safe_load(case.read_text())["home"]
+        file.write_text(yaml.safe_dump(pod))
+        assert invoke("explain", "-f", str(file)).exit_code == 0, case
+    assert len(lookup.settings) == len(cases) > 0
 
 
 @pytest.mark.parametrize(
