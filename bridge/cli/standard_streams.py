@@ -3,7 +3,8 @@
 In a locale other than UTF-8, a character that the encoding lacks becomes ASCII: the bridge's own
 symbols their usual substitutes, any other a JSON escape, so that JSON stays JSON. If standard
 output cannot be written (a full disk), the command ends with one line and exit code 1; if its
-reader has closed it (a pipe), with that code only.
+reader has closed it (a pipe), with that code only. A standard stream that is closed when the
+process starts is the null device.
 """
 
 from __future__ import annotations
@@ -23,11 +24,29 @@ _SUBSTITUTES = {"✓": "+", "…": "...", "→": "->", "–": "-", "—": "-", "
 
 
 def prepare() -> None:
-    """Makes both streams accept every text."""
+    """Opens the streams that are closed, and makes both outputs accept every text."""
+    _open_closed()
     codecs.register_error(_HANDLER, _ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
+
+
+def _open_closed() -> None:
+    """Otherwise another file gets the number of the stream, and libuv aborts the process."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    # Python has none for a number that was closed.
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 @contextmanager

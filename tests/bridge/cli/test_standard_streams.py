@@ -79,3 +79,41 @@ def test_output_is_complete() -> None:
     done = run(*RBAC, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.count(b"kind: ClusterRole\n") >= 2
+
+
+#: A program that prepares its streams like `bridge`, and uses all three in an event loop of libuv.
+USES_ALL = """
+from bridge.cli import standard_streams
+standard_streams.prepare()
+import asyncio, os, subprocess, sys, uvloop
+
+async def main():
+    print(sys.stdin.read(), sys.stdin.isatty())
+    print("error", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    assert all(os.fstat(number) for number in range(3))
+
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(main())
+subprocess.run([sys.executable, "-c", "import os; [os.fstat(n) for n in range(3)]"], check=True)
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_the_null_device(closed: str) -> None:
+    done = run("sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", USES_ALL, timeout=50)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_runs_with_a_closed_stream(closed: str, tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent")
+    command = (*BRIDGE, "leave", "far", "--yes", "--home-kubeconfig", absent)
+    done = run("sh", "-c", f'"$@" {closed}', "sh", *command, timeout=50)
+    assert done.returncode == 1
+
+
+def test_a_closed_standard_input_is_no_terminal() -> None:
+    done = run("sh", "-c", '"$@" <&-', "sh", *BRIDGE, "leave", "far", stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: standard input is not a terminal")
