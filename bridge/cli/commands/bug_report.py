@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from bridge.base.command_output import Output, OutputOption, format_table, print_result
-from bridge.base.join_settings import SettingsError, check_name
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
     OptionalNode,
     RemoteContext,
     RemoteKubeconfig,
+    check_argument,
     check_context,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -49,13 +49,10 @@ def bug_report(
     send the archive.
     """
     from bridge.bug_report import collector
-    from bridge.cli.run_until_signal import fail, report_line, run
+    from bridge.cli.run_until_signal import report_line, run
 
     check_context(kubeconfig, context)
-    try:
-        name = check_name(node, "NODE") if node is not None else ""
-    except SettingsError as error:
-        raise fail(str(error), code=2) from None
+    name = check_argument(node, "NODE") or ""
     settings = collector.BugReportSettings(
         KubeconfigRef(home_kubeconfig, home_context),
         name,

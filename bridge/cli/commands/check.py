@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridge.base.command_output import ListOutputOption, Output, format_table, print_result
-from bridge.base.join_settings import SettingsError, check_name
+from bridge.base.join_settings import SettingsError
 from bridge.base.printable_text import escape_line
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
     RemoteContext,
     RemoteKubeconfig,
+    check_argument,
     check_context,
     duration_option,
     node_argument,
@@ -77,8 +78,8 @@ def check(
     check_context(kubeconfig, context)
     home = KubeconfigRef(home_kubeconfig, home_context)
     remote = KubeconfigRef(kubeconfig, context)
+    name = check_argument(node, "NODE")
     try:
-        name = check_name(node, "NODE") if node is not None else None
         settings = join_settings({it.parameter: it.initial for it in JOIN} | values)
         settings = dataclasses.replace(settings, remote=remote, home=home, name=name)
     except SettingsError as error:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bridge.base.command_output import Output, OutputOption, print_result
-from bridge.base.join_settings import SettingsError, check_name
 from bridge.cli.commands.completion import complete_nodes
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
     RemoteContext,
     RemoteKubeconfig,
+    check_argument,
     check_context,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -102,11 +102,11 @@ def explain(
     if bool(full_name) == (file is not None):
         raise fail(_USAGE, code=2)
     check_context(kubeconfig, context)
-    try:
-        chosen = check_name(node, "--node") if node is not None else ""
-    except SettingsError as error:
-        raise fail(str(error), code=2) from None
+    check_argument(node, "--node")
     where, _, name = full_name.rpartition("/")
+    check_argument(name if full_name else None, "NAME", "the name of an object")
+    check_argument(where or None, "NAMESPACE", "a namespace name")
+    check_argument(namespace or None, "--namespace", "a namespace name")
     settings = ExplainSettings(
         home=KubeconfigRef(home_kubeconfig, home_context),
         remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
@@ -114,7 +114,7 @@ def explain(
         kind=kind,
         name=name,
         manifest=_read(file) if file is not None else None,
-        node=chosen,
+        node=node or "",
     )
     if kind == _CLAIM:
         _explain_claim(settings, part, output)

@@ -12,7 +12,6 @@ import typer
 
 from bridge.base.join_settings import (
     SettingsError,
-    check_name,
     invalid_option,
     parse_remote_namespaces,
 )
@@ -23,6 +22,7 @@ from bridge.cli.options.common_options import (
     RemoteContext,
     RemoteKubeconfig,
     Yes,
+    check_argument,
     check_context,
     duration_option,
 )
@@ -115,8 +115,8 @@ def leave(
     from bridge.leave.leave_procedure import leave as leave_clusters
     from bridge.leave.leave_summary import LeaveSettings
 
+    check_argument(node, "NODE")
     try:
-        check_name(node, "NODE")
         namespaces = parse_remote_namespaces(remote_namespaces)
         place = None if deployment is None else _parse_deployment(deployment)
     except SettingsError as error:

@@ -14,7 +14,13 @@ from bridge.base.command_output import (
     print_result,
 )
 from bridge.base.join_settings import SettingsError, check_address
-from bridge.cli.options.common_options import DryRun, HomeContext, HomeKubeconfig, LogFormatOption
+from bridge.cli.options.common_options import (
+    DryRun,
+    HomeContext,
+    HomeKubeconfig,
+    LogFormatOption,
+    check_argument,
+)
 from bridge.cli.options.option_declaration import is_given
 from bridge.offload import Mechanism
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -100,6 +106,7 @@ def offload(
     from bridge.node.node_option_parsing import parse_selector
     from bridge.offload.namespace_offloading import OffloadSettings, offload_namespace
 
+    check_argument(namespace, "NAMESPACE", "a namespace name")
     home = KubeconfigRef(home_kubeconfig, home_context)
     if namespace is None:
         if given := [f"--{it.replace('_', '-')}" for it in _OF_ONE if is_given(ctx, it)]:
@@ -170,6 +177,7 @@ def unoffload(
     from bridge.cli.run_until_signal import report_line, run
     from bridge.offload.namespace_offloading import OffloadSettings, unoffload_namespace
 
+    check_argument(namespace, "NAMESPACE", "a namespace name")
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
     answer = run(lambda _: unoffload_namespace(settings, notify=report_line), stops=False)

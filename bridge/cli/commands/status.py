@@ -8,7 +8,12 @@ from typing import Annotated
 import typer
 
 from bridge.base.command_output import ListOutputOption, Output, print_result
-from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, OptionalNode
+from bridge.cli.options.common_options import (
+    HomeContext,
+    HomeKubeconfig,
+    OptionalNode,
+    check_argument,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
@@ -29,6 +34,7 @@ def status(
     """
     from bridge.cli.run_until_signal import run
 
+    check_argument(node, "NODE")
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> bool:
@@ -74,6 +80,7 @@ def dashboard(
     """
     from bridge.cli.run_until_signal import report_line, run
 
+    check_argument(node, "NODE")
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> None:

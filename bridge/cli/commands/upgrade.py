@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridge.cli.commands import install
-from bridge.cli.options.common_options import ApproveRequests, check_context, node_argument
+from bridge.cli.options.common_options import (
+    ApproveRequests,
+    check_argument,
+    check_context,
+    node_argument,
+)
 from bridge.cli.options.install_options import INSTALL, INSTALLED
 from bridge.cli.options.join_options import PROCESS
 from bridge.cli.options.option_declaration import Option, given, with_options
@@ -48,7 +53,7 @@ def upgrade(
     from bridge.cli.run_until_signal import fail, run
 
     check_context(values["kubeconfig"], values["context"])
-    name = node or _name_from_context(values)
+    name = check_argument(node or None, "NODE") or _name_from_context(values)
     if not name:
         raise fail("NODE is missing: the virtual node of the installation", code=2)
     home = KubeconfigRef(values["home_kubeconfig"], values["home_context"])

@@ -9,7 +9,13 @@ from typing import Annotated
 import typer
 
 from bridge.base.command_output import Output, OutputOption, print_result
-from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, duration_option
+from bridge.base.join_settings import SettingsError, check_name
+from bridge.cli.options.common_options import (
+    HomeContext,
+    HomeKubeconfig,
+    check_argument,
+    duration_option,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 from translators.storage.identifiers import ClaimKey
@@ -56,6 +62,7 @@ def copy(
     from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
 
     claims = _parse_claim(source), _parse_claim(target)
+    check_argument(to or None, "--to")
 
     async def command(_: asyncio.Event) -> Object:
         from rich import progress
@@ -90,6 +97,9 @@ def _parse_claim(text: str) -> ClaimKey:
     from bridge.cli.run_until_signal import fail
 
     namespace, _, name = text.partition("/")
-    if not namespace or not name or "/" in name:
-        raise fail(f'"{text}" is not a PersistentVolumeClaim; use NAMESPACE/CLAIM', code=2)
-    return ClaimKey(namespace, name)
+    try:
+        return ClaimKey(check_name(namespace), check_name(name))
+    except SettingsError:
+        raise fail(
+            f'"{text}" is not a PersistentVolumeClaim; use NAMESPACE/CLAIM', code=2
+        ) from None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.join_settings import LogFormat
+from bridge.base.join_settings import LogFormat, SettingsError, check_name, invalid_option
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts, complete_nodes
 from bridge.cli.options.value_parsing import Duration
 
@@ -81,6 +81,18 @@ def duration_option(text: str, *names: str, minimum: float = 1.0, panel: str | N
     return typer.Option(
         *names, help=text, metavar="DURATION", parser=Duration(minimum), rich_help_panel=panel
     )
+
+
+def check_argument(name: str | None, argument: str, what: str = "a node name") -> str | None:
+    """The name, or None if none is given. Ends the command if no object can have the name, such as
+    one that is not UTF-8."""
+    from bridge.cli.run_until_signal import fail
+
+    try:
+        return None if name is None else check_name(name, argument)
+    except SettingsError:
+        hint = "lower-case letters, digits, '-' and '.'"
+        raise fail(str(invalid_option(argument, name or "", what, hint)), code=2) from None
 
 
 def check_context(kubeconfig: Path | None, context: str | None) -> None:

@@ -346,6 +346,23 @@ def test_invalid_options_exit_with_2(invoke: Invoke, args: list[str], named: str
     assert named in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("status {}", "dashboard {}", "check {}", "bug-report {}", "leave {} --yes"),
+        *("upgrade {}", "offload {}", "unoffload {}", "volume copy {}/a b/c"),
+        *("volume copy a/b c/{}", "volume copy a/b c/d --to {}", "explain pod/{}"),
+        *("explain pod {}/a", "explain pvc/a -n {}", "explain pod/a --node {}"),
+    ],
+)
+@pytest.mark.parametrize("name", [b"\xff", b"a?b"], ids=["not UTF-8", "invalid"])
+def test_name_that_no_object_can_have_exits_with_2(invoke: Invoke, words: str, name: bytes) -> None:
+    text = os.fsdecode(name)
+    done = invoke(*words.format(text).split())
+    assert done.exit_code == 2
+    assert re.search(" is not an? | is not the name", done.stderr)
+
+
 @pytest.mark.parametrize("words", ["link show", "fdb", "vlan", "mdb", "monitor", "vni", "mst"])
 def test_iproute2_command_fails_with_a_hint(invoke: Invoke, words: str) -> None:
     done = invoke(*words.split())
