@@ -12,6 +12,7 @@ of the clusters are withheld: they could quote it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -131,9 +132,10 @@ class BugReport:
 async def collect(settings: BugReportSettings, *, notify: Notify) -> BugReport:
     """Collects everything that can be read. Errors of the clusters become ``problems``."""
     found = BugReport()
-    home = str(Path.home())
-    if len(home) > 1:
-        found.replacements[home] = "~"
+    with contextlib.suppress(RuntimeError):  # The user has no home directory.
+        home = str(Path.home())
+        if len(home) > 1:
+            found.replacements[home] = "~"
     notify("collecting versions and check results")
     await _add_versions_and_checks(settings, found)
     async with AsyncExitStack() as stack:

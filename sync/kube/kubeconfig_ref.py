@@ -35,11 +35,11 @@ class KubeconfigRef:
         """The file, or the list of files as in ``KUBECONFIG``, as kubectl finds it."""
         if self.path is not None:
             return str(self.path)
-        return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+        return os.environ.get("KUBECONFIG") or _expanded("~/.kube/config")
 
     def paths(self) -> list[Path]:
         """The files of that list, which may not exist."""
-        return [Path(file).expanduser() for file in self.files().split(os.pathsep) if file]
+        return [Path(_expanded(file)) for file in self.files().split(os.pathsep) if file]
 
     def existing(self) -> list[Path]:
         """Those of them that are not missing. One in a folder that the user may not read is among
@@ -51,6 +51,11 @@ class KubeconfigRef:
         if self.renewed_token is not None:
             return [self.renewed_token]
         return [path.absolute().with_name(RENEWED_TOKEN_FILE) for path in self.paths()]
+
+
+def _expanded(file: str) -> str:
+    """Unlike Path.expanduser, it leaves the tilde of a user without a home directory."""
+    return os.path.expanduser(file)  # noqa: PTH111
 
 
 def _is_missing(path: Path) -> bool:

@@ -140,7 +140,7 @@ class Option:
             if self._is_in_range(value):
                 return self.kind(value)
         elif (text := self._text(value)) is not None and (not self.choices or text in self.choices):
-            return folder / Path(text).expanduser() if self.kind is Path else text
+            return _path(text, folder) if self.kind is Path else text
         if self.form == "map":
             raise InvalidValueError(f"{quoted(value)} is not a map; use a map or KEY=VALUE[,…]")
         if self.form == "list":
@@ -170,6 +170,14 @@ class Option:
             texts = [text for it in value if (text := _scalar_text(it))]
             return ",".join(texts) if len(texts) == len(value) else None
         return _scalar_text(value) if not isinstance(value, bool) else None
+
+
+def _path(text: str, folder: Path) -> Path:
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:
+        what = "in the home directory of a user of this machine; use an absolute path"
+        raise InvalidValueError(f"{quoted(text)} is not {what}") from None
 
 
 def _scalar_text(value: Any) -> str | None:

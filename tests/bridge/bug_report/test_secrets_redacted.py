@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,14 @@ async def test_addresses_of_unreachable_remotes_are_not_included(
     assert "refused by <remote-api-server>" in files["problems.json"]
     assert "refused by <remote-api-server>" in files["versions.json"]
     assert "127.0.0." not in str(files)
+
+
+async def test_user_without_a_home_directory_gets_a_report(
+    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # without an entry in passwd
+    assert "check.json" in await report(two, tmp_path / "report.tar.gz")
 
 
 async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: Path) -> None:

@@ -134,6 +134,10 @@ def test_duration_is_a_text_or_seconds(
         ("verbose: 1", ' line 1: verbose: "1" is not true or false; use true or false'),
         ("labels: [a]", " line 1: labels: a list is not a map; use a map or KEY=VALUE[,"),
         ("taints: {a: b}", " line 1: taints: a map is not a list of texts; use a list or a text"),
+        (
+            "kubeconfig: ~no-such-user/a",
+            ' line 1: kubeconfig: "~no-such-user/a" is not in the home directory of a user',
+        ),
         ("context:", ' line 1: context: "null" is not a text; use a text'),
     ],
 )

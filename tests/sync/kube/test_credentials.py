@@ -341,6 +341,19 @@ async def test_path_that_no_file_can_have_is_one_sentence(tmp_path: Path, part: 
     assert "File name too long" in message or "no such file" in message
 
 
+@pytest.mark.parametrize("variable", ["", "~no-such-user/config", "~/a:~no-such-user/config"])
+async def test_path_in_a_home_directory_that_does_not_exist_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # without an entry in passwd
+    monkeypatch.setenv("KUBECONFIG", variable)
+    assert await refused(KubeconfigRef()) == (
+        f"remote: kubeconfig {variable or '~/.kube/config'}: no such file; name another with "
+        "--kubeconfig"
+    )
+
+
 async def test_client_certificate_is_loaded_without_a_temporary_directory(
     path: Path, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
