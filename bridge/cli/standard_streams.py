@@ -4,7 +4,8 @@ In a locale other than UTF-8, a character that the encoding lacks becomes ASCII:
 symbols their usual substitutes, any other a JSON escape, so that JSON stays JSON. If standard
 output cannot be written (a full disk), the command ends with one line and exit code 1; if its
 reader has closed it (a pipe), with that code only. A standard stream that is closed when the
-process starts is the null device.
+process starts is the null device. A size of the terminal in ``COLUMNS`` or ``LINES`` that is
+no number is ignored.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import codecs
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +28,10 @@ _SUBSTITUTES = {"✓": "+", "…": "...", "→": "->", "–": "-", "—": "-", "
 def prepare() -> None:
     """Opens the streams that are closed, and makes both outputs accept every text."""
     _open_closed()
+    # rich calls int() for any digits of Unicode and any number of them.
+    for variable in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[0-9]{1,5}", os.environ.get(variable, "80")):
+            del os.environ[variable]
     codecs.register_error(_HANDLER, _ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -24,9 +24,10 @@ PRINTS = (
 
 
 def run(
-    *command: str, encoding: str = "utf-8", **options: Any
+    *command: str, encoding: str = "utf-8", size: str = "80", **options: Any
 ) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1"}
+    sizes = {"COLUMNS": size, "LINES": size}
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1", **sizes}
     done: subprocess.CompletedProcess[bytes] = subprocess.run(
         command, env=environment, check=False, **options
     )
@@ -55,6 +56,13 @@ def test_help_works_in_a_non_unicode_locale(encoding: str) -> None:
     done = run(*BRIDGE, "explain", "pod", "--help", encoding=encoding, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"--namespace" in done.stdout
+
+
+@pytest.mark.parametrize("size", ["²", "9" * 5000, "-1", "", "wide"])
+def test_size_of_the_terminal_that_is_no_number_is_ignored(size: str) -> None:
+    done = run(*BRIDGE, "--help", size=size, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"Usage: " in done.stdout
 
 
 @pytest.mark.parametrize("command", [RBAC, (*BRIDGE, "--help")], ids=["a command", "help"])
