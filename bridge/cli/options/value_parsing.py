@@ -14,6 +14,8 @@ from typing import Any
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
 _DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+#: Ten years, in seconds: timers cannot have any number.
+_LONGEST = 87600 * _SECONDS["h"]
 _PLAIN = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
@@ -25,7 +27,7 @@ class InvalidValueError(ValueError):
 class Duration:
     """Parses a duration, such as ``5m`` or ``1h30m``, into seconds; a number alone is seconds.
 
-    Rejects a duration below ``minimum`` seconds.
+    Rejects a duration below ``minimum`` seconds, and one of more than ten years.
     """
 
     minimum: float = 0.0
@@ -42,6 +44,9 @@ class Duration:
         if seconds < self.minimum:
             least = format_duration(self.minimum)
             raise InvalidValueError(f'"{text}" is not long enough; use {least} or more')
+        if seconds > _LONGEST:
+            most = format_duration(_LONGEST)
+            raise InvalidValueError(f'"{text}" is not short enough; use {most} or less')
         return seconds
 
 

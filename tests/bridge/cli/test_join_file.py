@@ -130,6 +130,10 @@ def test_duration_is_a_text_or_seconds(
             " line 1: relay-idle-timeout: a list is not a duration; use 30s,",
         ),
         ("relay-idle-timeout: 0s", ' line 1: relay-idle-timeout: "0s" is not long enough; use 1s'),
+        (
+            "relay-idle-timeout: 1000000h",
+            ' line 1: relay-idle-timeout: "1000000h" is not short enough; use 87600h or less',
+        ),
         ("metrics: no-thanks", ' line 1: metrics: "no-thanks" is not a valid choice; use auto,'),
         ("verbose: 1", ' line 1: verbose: "1" is not true or false; use true or false'),
         ("labels: [a]", " line 1: labels: a list is not a map; use a map or KEY=VALUE[,"),

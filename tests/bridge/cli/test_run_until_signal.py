@@ -380,6 +380,15 @@ def test_iproute2_command_fails_with_a_hint(invoke: Invoke, words: str) -> None:
         (("join", "--network", "wide", "--kubeconfig", "x"), "use auto, flat, relay or none"),
         (("leave", "x", "--timeout", "5x"), '--timeout: "5x" is not a duration; use 30s, 5m or 1h'),
         (("leave", "x", "--timeout", "0"), '--timeout: "0" is not long enough; use 1s or more'),
+        (
+            ("leave", "x", "--timeout", "87601h"),
+            '--timeout: "87601h" is not short enough; use 87600h or less',
+        ),
+        (("leave", "x", "--timeout", "9" * 400), '9" is not short enough; use 87600h or less'),
+        (
+            ("leave", "x", "--timeout", f"1h{'9' * 400}m"),
+            '9m" is not short enough; use 87600h or less',
+        ),
     ],
 )
 def test_invalid_value_is_quoted_with_alternatives(
