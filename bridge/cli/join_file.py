@@ -74,6 +74,8 @@ def _pairs(path: Path, node: Any) -> Iterator[tuple[str, Any, Any]]:
         raise _error(path, "write options of bridge join, each as NAME: VALUE")
     seen = set[str]()
     for name, value in node.value:
+        if name.id != "scalar":
+            raise _error(path, "a list or a map is not a key; use a text", name.start_mark)
         key = str(name.value)
         if key in seen:
             raise _error(path, f'"{key}" is there twice; remove one', name.start_mark)

@@ -165,6 +165,9 @@ def _read(file: Path) -> Object:
     from bridge.explain.manifest_check import ManifestError, checked_manifest
     from sync.kube.kubeconfig import YAML_ERRORS, KubeconfigError, Loader
 
+    if file == Path():
+        what = "is empty, or the current directory"
+        raise fail(f"--file: the path {what}; name a file, or - for standard input", code=2)
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         objects = [it for it in yaml.load_all(text, Loader) if isinstance(it, dict)]

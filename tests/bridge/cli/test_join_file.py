@@ -121,6 +121,8 @@ def test_duration_is_a_text_or_seconds(
         ("file: a", ' line 1: "file" is not an option of bridge join;'),
         ("name: a\nport: 1\nname: b", ' line 3: "name" is there twice; remove one'),
         ("labels:\n  a: b\n  a: c", ' line 3: "a" is there twice; remove one'),
+        ("[a]: b", " line 1: a list or a map is not a key; use a text"),
+        ("labels:\n  {a: b}: c", " line 2: a list or a map is not a key; use a text"),
         ("port: 65536", ' line 1: port: "65536" is not in range; use 0 to 65535'),
         ("port: true", ' line 1: port: "true" is not a whole number; use 0 to 65535'),
         ("port: 1.5", ' line 1: port: "1.5" is not a whole number; use 0 to 65535'),

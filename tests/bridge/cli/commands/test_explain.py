@@ -159,6 +159,12 @@ def test_file_without_a_pod_is_rejected(
     assert lookup.settings == []
 
 
+def test_empty_path_is_rejected(invoke: Invoke, lookup: PodLookupCalls) -> None:
+    done = invoke("explain", "-f", "")
+    assert (done.exit_code, lookup.settings) == (2, [])
+    assert done.stderr.startswith("error: --file: the path is empty, or the current directory; ")
+
+
 def _pod(spec: str, meta: str = "name: a") -> str:
     return f"{{kind: Pod, metadata: {{{meta}}}, spec: {{containers: [{{name: c}}], {spec}}}}}"
 
