@@ -16,6 +16,9 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
 
 from bridge.base.command_error import PreflightError
 from bridge.clusters.cluster_reads_selection import missing_reads, select_cluster_reads
@@ -23,7 +26,7 @@ from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.explain import best_effort_reads
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
 from bridge.explain.remote_connection import connect_remote
-from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
+from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Invalid, NotFound
 from sync.kube.api_resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -46,6 +49,7 @@ from translators.explain.persistent_volume_claims import PodStorage
 from translators.object_accessors import HomeNamespace, Object, metadata, name_of, namespace_of
 from translators.ownership_labels import is_owned
 from translators.pods import remote_pod
+from translators.remote_shapes import wrong_part
 from translators.storage.identifiers import volume_handle
 from translators.translation_options import Policy
 from translators.virtual_node_identity import home_id_from_uid
@@ -244,7 +248,8 @@ def _resource_name(it: Dependency) -> tuple[Resource, str]:
 
 
 async def _admitted(home: KubeClient, given: Object, namespace: str) -> PodFacts:
-    """The manifest's pod after home's admission, as far as known."""
+    """The manifest's pod after home's admission, as far as known. Raises PreflightError for a pod
+    that home's API server rejects as invalid."""
     meta = {"namespace": namespace, **metadata(given)}
     body: Object = {**given, "metadata": meta}
     try:
@@ -255,6 +260,8 @@ async def _admitted(home: KubeClient, given: Object, namespace: str) -> PodFacts
         found = await home.create(PODS, body, namespace=meta["namespace"], dry_run=True)
         found["metadata"]["name"] = name
         return PodFacts(found, stored=False)
+    except (BadRequest, Invalid) as error:
+        raise PreflightError(f"home: the pod is invalid: {error.message}") from None
     except ApiError as error:
         found = {**body, "metadata": {"name": meta.get("generateName", "") + "x", **meta}}
         found["metadata"].setdefault("uid", _NO_UID)
@@ -358,12 +365,37 @@ async def _dry_run_rejection(
     return ""
 
 
+class ManifestError(Exception):
+    """Raised for a manifest that no API server accepts; the message names the part."""
+
+    def __init__(self, part: str) -> None:
+        hint = "`kubectl apply --dry-run=client -f FILE` shows the cause"
+        super().__init__(f"{part}: a key, or the type of a value, is invalid; {hint}")
+
+
 def pod_of_manifest(obj: Object) -> Object | None:
-    """The pod that an object is or contains as template; None without one."""
+    """The pod that an object is or contains as template; None without one. Fields that are null are
+    absent, as for an API server. Raises ManifestError if it is not JSON, or a field has the wrong
+    type that the bridge reads; the API server checks the others (`_admitted`)."""
+    try:
+        pod = _pod_or_template(_without_nulls(obj))
+        orjson.dumps(pod)
+    except (AttributeError, orjson.JSONEncodeError):
+        raise ManifestError("metadata or spec") from None
+    if pod is None:
+        return None
+    # A template, and a pod with a generateName, have no name.
+    named = {**pod, "metadata": {"name": "x", **pod["metadata"]}}
+    if part := wrong_part(PODS.kind, named):
+        raise ManifestError(part)
+    return pod
+
+
+def _pod_or_template(obj: Object) -> Object | None:
     if obj.get("kind") == "Pod":
-        return obj
-    spec = obj.get("spec") or {}
-    inner = (spec.get("jobTemplate") or {}).get("spec") or spec
+        return {**obj, "metadata": {**metadata(obj)}}
+    spec = obj.get("spec", {})
+    inner = spec.get("jobTemplate", {}).get("spec", spec)
     template = inner.get("template")
     if not isinstance(template, dict) or "spec" not in template:
         return None
@@ -375,3 +407,9 @@ def pod_of_manifest(obj: Object) -> Object | None:
         owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": meta.get("name", "x")}
         ours["ownerReferences"] = [{**owner, "uid": _NO_UID, "controller": True}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": ours, "spec": template["spec"]}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+    return [*map(_without_nulls, value)] if isinstance(value, list) else value

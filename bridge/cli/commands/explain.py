@@ -161,8 +161,7 @@ def _read(file: Path) -> Object:
     import yaml
 
     from bridge.cli.run_until_signal import fail
-    from bridge.explain.cluster_lookup import pod_of_manifest
-    from bridge.explain.manifest_check import ManifestError, checked_manifest
+    from bridge.explain.cluster_lookup import ManifestError, pod_of_manifest
     from sync.kube.kubeconfig import YAML_ERRORS, KubeconfigError, Loader
 
     if file == Path():
@@ -178,8 +177,7 @@ def _read(file: Path) -> Object:
     except KubeconfigError as error:
         raise fail(f"{file}: {error}", code=2) from None
     try:
-        pods = (pod_of_manifest(checked_manifest(obj)) for obj in objects)
-        if (found := next(filter(None, pods), None)) is not None:
+        if (found := next(filter(None, map(pod_of_manifest, objects)), None)) is not None:
             return found
     except ManifestError as error:
         raise fail(f"{file}: {error}", code=2) from None

@@ -342,6 +342,15 @@ async def test_pod_template_is_admitted_by_a_dry_run(looked: Looked) -> None:
     assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
 
 
+async def test_pod_that_home_finds_invalid_is_an_error(looked: Looked) -> None:
+    fault = Fault(
+        "POST", "*/namespaces/default/pods", code=422, message="spec.volumes[0]: Required"
+    )
+    looked.two.home.fail(fault)
+    with pytest.raises(PreflightError, match="Required"):
+        await looked.answer("", manifest=pod_of_manifest(objects.pod("x")))
+
+
 async def test_daemonset_template_is_rejected(looked: Looked) -> None:
     template = pod_of_manifest(
         {
