@@ -374,16 +374,18 @@ class ManifestError(Exception):
 
 
 def pod_of_manifest(obj: Object) -> Object | None:
-    """The pod that an object is or contains as template; None without one. Fields that are null are
-    absent, as for an API server. Raises ManifestError if it is not JSON, or a field has the wrong
-    type that the bridge reads; the API server checks the others (`_admitted`)."""
+    """The pod that an object is or contains as template; None without one. As for an API server,
+    fields that are null, and empty fields of the metadata, are absent. Raises ManifestError if it
+    is not JSON, or a field that the bridge reads has the wrong type; the API server checks the
+    others (`_admitted`)."""
     try:
         pod = _pod_or_template(_without_nulls(obj))
         orjson.dumps(pod)
-    except (AttributeError, orjson.JSONEncodeError):
+    except (AttributeError, TypeError):
         raise ManifestError("metadata or spec") from None
     if pod is None:
         return None
+    pod["metadata"] = {name: part for name, part in pod["metadata"].items() if part != ""}
     # A template, and a pod with a generateName, have no name.
     named = {**pod, "metadata": {"name": "x", **pod["metadata"]}}
     if part := wrong_part(PODS.kind, named):

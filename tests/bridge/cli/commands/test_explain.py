@@ -165,6 +165,17 @@ def test_empty_path_is_rejected(invoke: Invoke, lookup: PodLookupCalls) -> None:
     assert done.stderr.startswith("error: --file: the path is empty, or the current directory; ")
 
 
+def test_empty_namespace_of_a_manifest_is_none(
+    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(_pod("", meta='name: a, namespace: ""'))
+    assert invoke("explain", "-f", str(file)).exit_code == 0
+    manifest = lookup.settings[0].manifest
+    assert manifest is not None
+    assert manifest["metadata"] == {"name": "a"}
+
+
 def _pod(spec: str, meta: str = "name: a") -> str:
     return f"{{kind: Pod, metadata: {{{meta}}}, spec: {{containers: [{{name: c}}], {spec}}}}}"
 
