@@ -248,8 +248,8 @@ def _resource_name(it: Dependency) -> tuple[Resource, str]:
 
 
 async def _admitted(home: KubeClient, given: Object, namespace: str) -> PodFacts:
-    """The manifest's pod after home's admission, as far as known. Raises PreflightError for a pod
-    that home's API server rejects as invalid."""
+    """The manifest's pod after the admission of the home cluster, as far as known. Raises
+    PreflightError for a pod that its API server rejects as invalid."""
     meta = {"namespace": namespace, **metadata(given)}
     body: Object = {**given, "metadata": meta}
     try:

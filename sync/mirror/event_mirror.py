@@ -277,7 +277,7 @@ def _unpack(packed: Object) -> Object:
 
 
 def _progress(home: Object) -> Object:
-    """The name of home's Event, and its progress with the beginning of the message: one character
+    """The name of the Event, and its progress with the beginning of the message: one character
     more than the mirror writes, so that a longer message differs."""
     progress = event.progress_fields(home)
     progress["message"] = (progress["message"] or "")[: event.MESSAGE_MAX + 1] or None

@@ -290,7 +290,8 @@ def _targets(
     for slice_ in slices:
         if slice_.get("addressType") != family:
             continue
-        addresses = {str(it["addresses"][0]) for it in _ready_endpoints(slice_, identity)}
+        endpoints = _ready_endpoints(slice_, identity)
+        addresses = {str(endpoint["addresses"][0]) for endpoint in endpoints}
         for port in slice_.get("ports") or ():
             name = str(port.get("name") or "")
             if port.get("port") and protocols.get(name) == forward_plan.port_protocol(port):

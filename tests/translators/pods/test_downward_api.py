@@ -158,6 +158,6 @@ def test_time_does_not_grow_with_containers_times_dropped_annotations() -> None:
     home["spec"]["containers"] = [{"name": f"c{n}", "env": env} for n in range(16_000)]
     began = time.thread_time()
     translated = remote_pod.translate_pod(home, POLICY).pod
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 2
     containers = translated["spec"]["containers"]
     assert all(container["env"] == [{"name": "A", "value": "default"}] for container in containers)
