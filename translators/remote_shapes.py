@@ -216,6 +216,15 @@ _POD: Mapping[str, Shape | type] = {
         }
     ),
 }
+#: The fields of ``nodeInfo`` that the virtual node may share with the remote's nodes.
+NODE_INFO = (
+    "architecture",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "operatingSystem",
+)
 _NODE: Mapping[str, Shape | type] = {
     "spec": Fields(
         {
@@ -231,20 +240,7 @@ _NODE: Mapping[str, Shape | type] = {
             "allocatable": Amounts,
             "conditions": _CONDITIONS,
             "addresses": ListOf(Fields({"type": str, "address": str})),
-            "nodeInfo": Fields(  # ``swap`` is a map, and not read.
-                dict.fromkeys(
-                    (
-                        "architecture",
-                        "containerRuntimeVersion",
-                        "kernelVersion",
-                        "kubeProxyVersion",
-                        "kubeletVersion",
-                        "operatingSystem",
-                        "osImage",
-                    ),
-                    str,
-                )
-            ),
+            "nodeInfo": Fields(dict.fromkeys((*NODE_INFO, "osImage"), str)),
         }
     ),
 }

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.clusters.connection import git_version
 from bridge.dashboard.history import INTERVAL, History, Sample
 from bridge.dashboard.pod_row import slim_pod
 from bridge.dashboard.pod_table import PodTable
@@ -251,7 +252,7 @@ class FleetWatch:
         with contextlib.suppress(KubeError, TimeoutError):
             async with asyncio.timeout(status_client.TIMEOUT_SECONDS):
                 answer = await self._home.request("GET", "/version")
-                self._version = printable(str(answer.get("gitVersion") or ""))
+                self._version = printable(git_version(answer))
 
     async def _sample_one(self, name: str, remote: _Remote) -> Sample:
         before, now = remote.counters, await self._read_counters(name)

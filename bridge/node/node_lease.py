@@ -19,7 +19,6 @@ from sync.kube.api_errors import (
     AlreadyExists,
     Conflict,
     KubeError,
-    MalformedResponse,
     NotFound,
     NotLeaderError,
     Unreachable,
@@ -28,7 +27,6 @@ from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
 from sync.kube.transport import JSON, MERGE_PATCH
 from translators.object_accessors import Object, metadata, uid_of
-from translators.remote_shapes import wrong_part
 from translators.timestamps import format_micro_time
 
 log = logging.getLogger(__name__)
@@ -70,11 +68,7 @@ async def request_lease(
         raise Unreachable(
             f"no answer in {seconds:.0f} s", side=client.side, what=f"{method} {path}"
         ) from None
-    if client.side == "remote" and (part := wrong_part(LEASES.kind, lease)):
-        client.limits.rejected["malformed"] += 1
-        message = f"the response has a part of the wrong type: {part}"
-        raise MalformedResponse(message, side=client.side, what=f"{method} {path}")
-    return lease
+    return client.checked(LEASES, lease, f"{method} {path}")
 
 
 @dataclass

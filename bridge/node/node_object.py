@@ -29,6 +29,7 @@ from translators.derived_names import label_value
 from translators.object_accessors import Object, condition_of, metadata, name_of
 from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 from translators.ownership_labels import LABEL_REMOTE as LABEL_REMOTE  # noqa: PLC0414  # re-exported
+from translators.remote_shapes import NODE_INFO
 
 #: The remote's kubeconfig at the last join, for `bridge leave` on the same machine.
 ANNOTATION_KUBECONFIG = f"{DOMAIN}/kubeconfig"
@@ -68,15 +69,6 @@ def bridge_version(node: Object) -> str:
     return image.removeprefix(_OS_IMAGE) if image.startswith(_OS_IMAGE) else ""
 
 
-#: Fields of ``nodeInfo`` that the virtual node may share with the remote's nodes.
-_SHARED_INFO = (
-    "architecture",
-    "containerRuntimeVersion",
-    "kernelVersion",
-    "kubeProxyVersion",
-    "kubeletVersion",
-    "operatingSystem",
-)
 #: The scheme of the Node's provider id.
 PROVIDER_SCHEME = "cluster-bridge"
 
@@ -156,7 +148,7 @@ def relevant_fields(node: Object) -> Hashable:
     return (
         frozenset(shareable_labels(node)),
         relevant_conditions(node),
-        tuple(str(info.get(field, "")) for field in _SHARED_INFO),
+        tuple(str(info.get(field, "")) for field in NODE_INFO),
     )
 
 
@@ -246,7 +238,7 @@ def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
     remote's. All fields are required.
     """
     infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in nodes]
-    same = {field: _same(infos, field) for field in _SHARED_INFO}
+    same = {field: _same(infos, field) for field in NODE_INFO}
     versions = (str(info.get("kubeletVersion", "")) for info in infos)
     oldest = min(versions, key=_age, default=facts.remote_version)
     same["kubeletVersion"] = same["kubeletVersion"] or oldest

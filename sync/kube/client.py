@@ -40,7 +40,7 @@ class KubeClient(StreamTransport):
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Gets an object. Raises NotFound and the other errors of `sync.kube.api_errors`."""
         path = resource.path(name, namespace=namespace)
-        return self._checked(resource, await self.request("GET", path), f"GET {path}")
+        return self.checked(resource, await self.request("GET", path), f"GET {path}")
 
     async def find(
         self, resource: Resource, name: str, *, namespace: str | None = None
@@ -151,7 +151,7 @@ class KubeClient(StreamTransport):
             subject=name,
             decode=decode,
         )
-        return self._checked(resource, created, f"POST {path}") if decode else created
+        return self.checked(resource, created, f"POST {path}") if decode else created
 
     async def patch(
         self,
@@ -170,7 +170,7 @@ class KubeClient(StreamTransport):
         patched = await self.request(
             "PATCH", path, body=patch, content_type=_PATCH_TYPES[kind], decode=decode
         )
-        return self._checked(resource, patched, f"PATCH {path}") if decode else patched
+        return self.checked(resource, patched, f"PATCH {path}") if decode else patched
 
     async def delete(
         self,
@@ -203,7 +203,7 @@ class KubeClient(StreamTransport):
             return None
         if deleted.get("kind") != resource.kind:
             return None  # A Status.
-        deleted = self._checked(resource, deleted, f"DELETE {path}")
+        deleted = self.checked(resource, deleted, f"DELETE {path}")
         return deleted if is_deleting(deleted) else None  # Or its last state.
 
     async def delete_unchanged(self, resource: Resource, obj: Object) -> None:
@@ -219,8 +219,9 @@ class KubeClient(StreamTransport):
     def _is_remote(self) -> bool:
         return self.side == "remote"
 
-    def _checked(self, resource: Resource, obj: Object, what: str) -> Object:
-        """The object, if it has the shape of one. Raises MalformedResponse."""
+    def checked(self, resource: Resource, obj: Object, what: str) -> Object:
+        """The object that `request` returned, if it has the shape of one; that of the home cluster
+        is not checked. Raises MalformedResponse."""
         if self._is_remote and (path := wrong_part(resource.kind, obj)):
             self.limits.rejected["malformed"] += 1
             message = f"the response has a part of the wrong type: {path}"

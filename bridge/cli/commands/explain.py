@@ -169,7 +169,8 @@ def _read(file: Path) -> Object:
         raise fail(f"--file: the path {what}; name a file, or - for standard input", code=2)
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        objects = [it for it in yaml.load_all(text, Loader) if isinstance(it, dict)]
+        documents = yaml.load_all(text, Loader)
+        objects = [document for document in documents if isinstance(document, dict)]
     except OSError as error:
         raise fail(f"{file}: {error.strerror}", code=2) from None
     except YAML_ERRORS:

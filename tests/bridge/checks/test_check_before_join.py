@@ -263,7 +263,7 @@ async def test_defect_of_one_check_hides_no_other(
     implementations = (Implementation("BRG601", broken, ("remote",)), *check_runner.IMPLEMENTATIONS)
     monkeypatch.setattr(check_runner, "IMPLEMENTATIONS", implementations)
     found = await checked(two.settings)
-    [its] = [it for it in findings_of(found, "BRG601") if "defect" in it.found]
+    [its] = [finding for finding in findings_of(found, "BRG601") if "defect" in finding.found]
     assert its.severity is Severity.WARNING
     assert its.found.startswith("not checked: a defect in the bridge: KeyError in ")
     assert its.advice == "please report it"
@@ -275,7 +275,7 @@ async def test_malformed_version_counts_as_unknown(two: Clusters, version: bytes
     raw = b'{"gitVersion":%s}' % version
     two.remote.fail(Fault("GET", "/version", raw=raw, times=None))
     found = await checked(two.settings)
-    [its] = [it for it in findings_of(found, "BRG106") if it.side == "remote"]
+    [its] = [finding for finding in findings_of(found, "BRG106") if finding.side == "remote"]
     assert its.severity is Severity.WARNING
     assert its.found == "no version: an unknown version, not tested"
     assert "a version is unknown" in finding_of(found, "BRG107").found

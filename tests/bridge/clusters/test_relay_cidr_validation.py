@@ -80,7 +80,8 @@ async def test_range_overlapping_service_cidr_is_rejected(two: Clusters) -> None
 
 
 async def test_address_of_a_node_that_is_no_ip_is_ignored(two: Clusters) -> None:
-    addresses = [{"type": "InternalIP", "address": it} for it in ("not-an-ip", "198.51.100.9")]
+    texts = ("not-an-ip", "198.51.100.9")
+    addresses = [{"type": "InternalIP", "address": text} for text in texts]
     two.home.put({**objects.node("worker"), "spec": {}, "status": {"addresses": addresses}})
     assert "overlaps with 198.51.100.9/32 of node worker" in await unusable(two)
 

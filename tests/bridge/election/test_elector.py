@@ -129,6 +129,9 @@ class Link:
         finally:
             await asyncio.sleep(self.slow / 2 + self.late if self.answers else 3600)
 
+    def checked(self, _: object, obj: Object, __: str) -> Object:
+        return obj
+
     async def list_page(self, *_: object, **__: object) -> tuple[Page, str]:
         if not self.watches:
             raise Unreachable("no watch here", side="home")

@@ -100,7 +100,7 @@ async def test_body_that_is_no_review_gets_400(
     webhook: Webhook, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await webhook.post(body))[0] == 400
-    assert not [it for it in caplog.records if it.exc_info or it.levelname == "ERROR"]
+    assert not [line for line in caplog.records if line.exc_info or line.levelname == "ERROR"]
     assert await is_served(webhook)
 
 

@@ -173,7 +173,7 @@ async def test_search_for_the_claim_follows_few_markers(two: Clusters) -> None:
         two.remote.put(LEASES.manifest(meta, spec={}))
     meta = {"name": name, "namespace": chain[-2]}
     two.remote.put(LEASES.manifest(meta, spec={}))
-    assert [it.namespace for it in (await find(two)).claims] == [chain[-2]]
+    assert [claim.namespace for claim in (await find(two)).claims] == [chain[-2]]
     annotations = {claim_record.ANNOTATION_MARKER: f"{chain[-1]} abc"}
     two.remote.update(LEASES, name, {"metadata": {"annotations": annotations}}, chain[-2])
     with pytest.raises(MalformedResponse, match="markers of the claim lead to more than 8"):

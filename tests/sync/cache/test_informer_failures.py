@@ -548,7 +548,7 @@ async def test_object_whose_processing_raises_leaves_the_store_incomplete(
         assert [name_of(obj) for obj in informer.store] == ["c"]
         assert client.metrics.defects[str(CONFIG_MAPS)] == 2
         assert informer.is_complete is False
-        errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
+        errors = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
         assert len(errors) == 1
         assert "broken-a" in errors[0]
         assert "canary-4711" not in errors[0]

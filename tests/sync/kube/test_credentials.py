@@ -325,10 +325,10 @@ async def test_file_in_an_unreadable_folder_is_an_error_and_not_missing(
 ) -> None:
     stat = os.stat
 
-    def denied(file: object, *args: Any, **options: Any) -> os.stat_result:
+    def denied(file: Any, *args: Any, **options: Any) -> os.stat_result:
         if file == path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return stat(file, *args, **options)  # type: ignore[arg-type]
+        return stat(file, *args, **options)
 
     monkeypatch.setattr(os, "stat", denied)
     assert KubeconfigRef(path).existing() == [path]

@@ -298,6 +298,18 @@ async def test_many_events_wait_less_in_a_burst(
     await harness.home.until(lambda: len(mirrored_events(harness)) == 100)
 
 
+async def restore(harness: EngineHarness, event: Object) -> None:
+    """Puts the Event back with its previous UID, as a remote that is restored from a backup."""
+    harness.remote.mute_watches()
+    harness.remote.put(event)
+    uid = {"metadata": {"uid": event["metadata"]["uid"]}}
+    harness.remote.update(EVENTS, event["metadata"]["name"], uid, REMOTE_NAMESPACE)
+    harness.remote.compact()
+    harness.remote.expire_watches(EVENTS)
+    harness.remote.unmute_watches()
+    await harness.settle()
+
+
 async def test_relist_writes_only_new_events(harness: EngineHarness) -> None:
     await started(harness)
     emit_event(harness, "Pulled")
@@ -315,15 +327,7 @@ async def test_relist_writes_only_new_events(harness: EngineHarness) -> None:
     assert set(mirrored_events(harness)) == {"Pulled", "Created", "Started"}
     assert event_writes(harness) == ["POST"]
     harness.clear_logs()
-    # As a remote that was restored from a backup: the Event has its previous UID.
-    harness.remote.mute_watches()
-    harness.remote.put(kept)
-    uid = {"metadata": {"uid": kept["metadata"]["uid"]}}
-    harness.remote.update(EVENTS, kept["metadata"]["name"], uid, REMOTE_NAMESPACE)
-    harness.remote.compact()
-    harness.remote.expire_watches(EVENTS)
-    harness.remote.unmute_watches()
-    await harness.settle()
+    await restore(harness, kept)
     assert event_writes(harness) == ["POST"], "what the remote forgets, we forget"
 
 
@@ -336,15 +340,7 @@ async def test_event_that_is_deleted_during_its_write_is_forgotten(harness: Engi
     await harness.settle()
     assert set(mirrored_events(harness)) == {"Pulled"}
     harness.clear_logs()
-    # As a remote that was restored from a backup: the Event has its previous UID.
-    harness.remote.mute_watches()
-    harness.remote.put(event)
-    uid = {"metadata": {"uid": event["metadata"]["uid"]}}
-    harness.remote.update(EVENTS, event["metadata"]["name"], uid, REMOTE_NAMESPACE)
-    harness.remote.compact()
-    harness.remote.expire_watches(EVENTS)
-    harness.remote.unmute_watches()
-    await harness.settle()
+    await restore(harness, event)
     assert event_writes(harness) == ["POST"]
 
 

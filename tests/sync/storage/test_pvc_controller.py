@@ -443,7 +443,7 @@ async def test_long_message_of_remote_provisioner_is_cut_before_it_is_kept(
     (found,) = await storage.harness.events_with_reason("ProvisioningFailed")
     assert found["message"].startswith("remote: xxx")
     watches = storage.harness.engine.find(PvcController).declare().watches
-    informers = [it.informer for it in watches if it.informer.resource == EVENTS]
+    informers = [watch.informer for watch in watches if watch.informer.resource == EVENTS]
     (kept,) = [event for informer in informers for event in informer.store]
     assert len(kept["message"]) == 1024
 

@@ -133,7 +133,7 @@ def test_time_does_not_grow_with_service_ports_times_container_ports() -> None:
     found = planned(of, *pods)
     assert time.thread_time() - began < 1
     assert list(found.backends) == names
-    assert [it.port for it in found.backends["p999"]] == [1000] * 100
+    assert [target.port for target in found.backends["p999"]] == [1000] * 100
 
 
 def test_session_affinity_of_the_service() -> None:

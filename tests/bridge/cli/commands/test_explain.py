@@ -165,17 +165,6 @@ def test_empty_path_is_rejected(invoke: Invoke, lookup: PodLookupCalls) -> None:
     assert done.stderr.startswith("error: --file: the path is empty, or the current directory; ")
 
 
-def test_empty_namespace_of_a_manifest_is_none(
-    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path
-) -> None:
-    file = tmp_path / "file.yaml"
-    file.write_text(_pod("", meta='name: a, namespace: ""'))
-    assert invoke("explain", "-f", str(file)).exit_code == 0
-    manifest = lookup.settings[0].manifest
-    assert manifest is not None
-    assert manifest["metadata"] == {"name": "a"}
-
-
 def _pod(spec: str, meta: str = "name: a") -> str:
     return f"{{kind: Pod, metadata: {{{meta}}}, spec: {{containers: [{{name: c}}], {spec}}}}}"
 
@@ -211,11 +200,13 @@ def test_wrong_part_of_a_manifest_is_named(
     assert done.stderr.startswith(f"error: {file}: {part}: ")
 
 
-def test_null_in_a_manifest_is_an_absent_field(
-    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path
+@pytest.mark.parametrize("namespace", ["null", '""'])
+def test_null_and_an_empty_namespace_are_absent_fields(
+    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path, namespace: str
 ) -> None:
     file = tmp_path / "file.yaml"
-    file.write_text(_pod("volumes: null, nodeName: null", meta="name: a, namespace: null"))
+    meta = f"name: a, namespace: {namespace}"
+    file.write_text(_pod("volumes: null, nodeName: null", meta=meta))
     assert invoke("explain", "-f", str(file)).exit_code == 0
     manifest = lookup.settings[0].manifest
     assert manifest == {
