@@ -1,10 +1,14 @@
-"""A child process of a test, which does not outlive the test's block."""
+"""Child processes of tests, which do not outlive the test's block."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,3 +22,27 @@ def child_process(command: Sequence[str | Path], **options: Any) -> Iterator[sub
             yield process
         finally:
             process.kill()
+
+
+@asynccontextmanager
+async def piped_command(
+    *command: str | Path, **options: Any
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Starts a program with pipes to its input and from its output. The end of the block kills it,
+    with all that it has started, and closes the pipes."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, start_new_session=True, **options
+    )
+    try:
+        yield process
+    finally:
+        kill_group(process)
+        with contextlib.suppress(ConnectionError):
+            await process.communicate()
+
+
+def kill_group(process: asyncio.subprocess.Process) -> None:
+    """Kills a program of `piped_command` with all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bridge.volumes.volume_copy import Content, VolumeCopy
 from sync.kube.api_resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from sync.kube.client import KubeClient
 from sync.kube.pod_exec import PROTOCOL
+from tests.child_process import kill_group, piped_command
 from tests.fakeapi import FakeApi
 from translators.object_accessors import Object
 from translators.storage.identifiers import DRIVER, ClaimKey
@@ -137,23 +137,13 @@ class VolumeWorld:
         socket = web.WebSocketResponse(protocols=(PROTOCOL,))
         await socket.prepare(request)
         folder = self.source if "-source-" in pod else self.target
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "VOLUME": str(folder)},
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_feed(socket, process))
-                group.create_task(_drain(socket, process))
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            # Also closes the pipes.
-            with contextlib.suppress(ConnectionError):
-                await process.communicate()
+        environment = {**os.environ, "VOLUME": str(folder)}
+        async with (
+            piped_command(*command, env=environment) as process,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(_feed(socket, process))
+            group.create_task(_drain(socket, process))
         return socket
 
 
@@ -167,8 +157,7 @@ async def _feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Proce
             await process.stdin.drain()
     # The client has closed the connection.
     process.stdin.close()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_group(process)
 
 
 async def _drain(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:

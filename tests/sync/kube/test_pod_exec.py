@@ -17,6 +17,7 @@ from sync.kube.client import KubeClient
 from sync.kube.pod_exec import PROTOCOL, ScriptFailed, ShellStream, failure_of, open_shell
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest
 from tests.bridge.relay.fake_pods import Forward, server_frame
+from tests.child_process import kill_group, piped_command
 from tests.fakeapi.credentials import StaticCredentials
 
 Play = Callable[[web.WebSocketResponse, str], Awaitable[None]]
@@ -52,25 +53,22 @@ async def shell(play: Play, script: str = "true") -> AsyncIterator[ShellStream]:
 
 
 async def run(socket: web.WebSocketResponse, command: str, size: int = 1000) -> None:
-    """Runs the command, and sends its output in messages of this size."""
-    process = await asyncio.create_subprocess_exec(
-        *("sh", "-c", command), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    async def feed() -> None:
+    """Runs the command until its client leaves, and sends its output in messages of this size."""
+    async with piped_command("sh", "-c", command) as process:
         assert process.stdin is not None
-        async for message in socket:
-            process.stdin.write(message.data[1:])
-            await process.stdin.drain()
-        process.kill()
+        assert process.stdout is not None
 
-    feeding = asyncio.create_task(feed())
-    while data := await process.stdout.read(size):
-        await socket.send_bytes(b"\1" + data)
-    await feeding
-    await process.communicate()
+        async def feed() -> None:
+            assert process.stdin is not None
+            async for message in socket:
+                process.stdin.write(message.data[1:])
+                await process.stdin.drain()
+            kill_group(process)
+
+        async with background_task(feed(), name="feed") as feeding:
+            while data := await process.stdout.read(size):
+                await socket.send_bytes(b"\1" + data)
+            await feeding
 
 
 async def output(running: ShellStream) -> bytes:
