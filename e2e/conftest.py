@@ -28,6 +28,7 @@ from e2e.clusters import Nodes, specs
 from e2e.clusters.cluster import Backend, Cluster, Provisioner
 from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
+from e2e.helm_chart import helm  # noqa: F401  # a fixture
 from e2e.installed_bridge import installing, loaded  # noqa: F401  # fixtures
 from e2e.kubectl import Json, create_namespace, get, get_one, uids, wait_for
 from e2e.revisions import with_linger

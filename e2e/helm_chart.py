@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 
 from e2e import bridge_process
@@ -21,19 +22,30 @@ from e2e.kubectl import Json, create_namespace, get, get_one, is_ready
 CHART = Path(__file__).parent.parent / "manifests" / "chart"
 
 
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """Helm's program; its first build counts for no test."""
+    return program()
+
+
 def program() -> Path:
     """Helm's program; the first call builds it."""
     return go_build.programs(go_recipes.helm(), settings_from_environment().cache, silent) / "helm"
 
 
 def run(
-    home: Cluster, namespace: str, *args: str, values: Json | None = None, timeout: float = 280
+    helm: Path,
+    home: Cluster,
+    namespace: str,
+    *args: str,
+    values: Json | None = None,
+    timeout: float = 280,
 ) -> subprocess.CompletedProcess[str]:
     """Runs Helm in a namespace of the home cluster, with these values; the caller checks the exit
     status."""
     cluster = ("--kubeconfig", home.kubeconfig, "--namespace", namespace)
     given, text = ((), None) if values is None else (("--values", "-"), json.dumps(values))
-    command: list[str | Path] = [program(), *args, *cluster, *given]
+    command: list[str | Path] = [helm, *args, *cluster, *given]
     return subprocess.run(
         command, input=text, capture_output=True, text=True, check=False, timeout=timeout
     )
@@ -51,6 +63,7 @@ def portable_kubeconfig(remote: Cluster) -> str:
 class Release:
     """A release of the chart, whose nodes have the remote cluster behind them."""
 
+    helm: Path
     home: Cluster
     remote: Cluster
     prefix: str

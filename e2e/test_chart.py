@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +50,7 @@ class Release(helm_chart.Release):
         assert done.returncode == 0, done.stderr
 
     def _helm(self, *args: str, values: Json | None = None) -> subprocess.CompletedProcess[str]:
-        return helm_chart.run(self.home, self.place, *args, values=values)
+        return helm_chart.run(self.helm, self.home, self.place, *args, values=values)
 
     def selector(self, app: str, name: str) -> str:
         """Selects the entry's pods of this application."""
@@ -115,12 +116,14 @@ class Release(helm_chart.Release):
 
 
 @pytest.fixture
-def release(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iterator[Release]:
+def release(
+    helm: Path, loaded: str, home: Cluster, remote: Cluster, node_name: str
+) -> Iterator[Release]:
     """A release that is not installed yet; uninstalled afterwards."""
     kubeconfig = helm_chart.portable_kubeconfig(remote)
     digits = node_name.rpartition("-")[2]
     place, namespace = f"bridges-{digits}", f"test-{digits}"
-    found = Release(home, remote, node_name, place, namespace, loaded, kubeconfig)
+    found = Release(helm, home, remote, node_name, place, namespace, loaded, kubeconfig)
     with found.namespaces():
         try:
             yield found

@@ -122,16 +122,21 @@ def _scheduler(home: Cluster, folder: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _descheduler(home: Cluster, folder: Path) -> Iterator[None]:
-    """The real descheduler with the policy of the manifest."""
+@pytest.fixture(scope="module")
+def descheduler() -> Path:
+    """The real descheduler; its first build takes minutes, which count for no test."""
     cache = settings_from_environment().cache
-    program = go_build.programs(go_recipes.descheduler(), cache, silent) / "descheduler"
+    return go_build.programs(go_recipes.descheduler(), cache, silent) / "descheduler"
+
+
+@contextmanager
+def _descheduling(descheduler: Path, home: Cluster, folder: Path) -> Iterator[None]:
+    """Runs the descheduler with the policy of the manifest."""
     options = (
         *(f"--client-connection-kubeconfig={home.kubeconfig}", "--secure-port=0", "--v=2"),
         *(f"--policy-config-file={DESCHEDULER}", f"--descheduling-interval={CYCLE}s"),
     )
-    with _running([program, *options], folder / "descheduler.log"):
+    with _running([descheduler, *options], folder / "descheduler.log"):
         yield
 
 
@@ -244,7 +249,7 @@ def test_pods_of_a_lost_remote_go_to_the_next_tier_and_a_stateful_pod_waits(
 
 
 def test_pods_return_to_home_once_it_has_room(
-    ordered: Ordered, namespace: str, tmp_path: Path
+    ordered: Ordered, descheduler: Path, namespace: str, tmp_path: Path
 ) -> None:
     """The descheduler respects the PodDisruptionBudget and evicts no pod twice."""
     ordered.apply("fills-home", namespace, cpu=60, replicas=1)
@@ -259,7 +264,7 @@ def test_pods_return_to_home_once_it_has_room(
     ordered.apply("web", namespace, cpu=30, replicas=5)
     ordered.wait_for_places(namespace, home=1, cheap=4, dear=1)
     before = uids([*ordered.pods(namespace).values()])
-    with _descheduler(ordered.pools.home, tmp_path):
+    with _descheduling(descheduler, ordered.pools.home, tmp_path):
         time.sleep(5 * CYCLE)
         assert uids([*ordered.pods(namespace).values()]) == before, "home has no room"
 

@@ -81,7 +81,7 @@ class Release(helm_chart.Release):
         bridges of other tests share."""
         values = self.values_of("node", {"existingSecret": SECRET}, states)
         values["offloadWebhook"] = True
-        command = (helm_chart.program(), "template", "bridges", MANIFESTS / "chart", "--no-hooks")
+        command = (self.helm, "template", "bridges", MANIFESTS / "chart", "--no-hooks")
         # Without a cluster, Helm assumes its own Kubernetes version.
         version = ("--kube-version", DEFAULT_KUBERNETES)
         options = ("--namespace", self.place, "--values", "-", *version)
@@ -122,10 +122,12 @@ def run(*command: str | Path, text: str = "") -> str:
 
 
 @pytest.fixture
-def release(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iterator[Release]:
+def release(
+    helm: Path, loaded: str, home: Cluster, remote: Cluster, node_name: str
+) -> Iterator[Release]:
     """A release that is not installed yet; removed afterwards."""
     digits = node_name.rpartition("-")[2]
-    found = Release(home, remote, node_name, f"bridges-{digits}", f"test-{digits}", loaded)
+    found = Release(helm, home, remote, node_name, f"bridges-{digits}", f"test-{digits}", loaded)
     meta = {"name": SECRET, "namespace": found.place}
     content = {"kubeconfig": helm_chart.portable_kubeconfig(remote)}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": content}
@@ -213,7 +215,14 @@ def test_application_set_passes_the_list_to_one_release(home: Cluster, argo_cd: 
     assert uids(get(home, "applications", namespace=argo_cd)).keys() == {"bridges-main"}
 
 
-def test_argo_cd_finds_nothing_to_heal(release: Release) -> None:
+@pytest.fixture(scope="module")
+def argo_cd_diff() -> Path:
+    """Argo CD's own comparison as a program; its first build counts for no test."""
+    cache = settings_from_environment().cache
+    return go_build.programs(go_recipes.argo_cd_diff(), cache, silent) / "argo-cd-diff"
+
+
+def test_argo_cd_finds_nothing_to_heal(release: Release, argo_cd_diff: Path) -> None:
     home = release.home
 
     def applied(state: str) -> list[Json]:
@@ -228,14 +237,11 @@ def test_argo_cd_finds_nothing_to_heal(release: Release) -> None:
     wait_for(lambda: release.is_node_ready("b"), "the node is Ready", seconds=PATIENCE)
     wait_for(lambda: release.written("b"), "the bridge and the webhook have written")
 
-    cache = settings_from_environment().cache
-    program = go_build.programs(go_recipes.argo_cd_diff(), cache, silent) / "argo-cd-diff"
-
     def out_of_sync(desired: list[Json]) -> list[Json]:
         found = home.kubectl("get", "-o", "json", "-f", "-", input=listed(desired)).stdout
         live = json.loads(found)["items"]
         assert len(live) == len(desired)
-        output = run(program, text=json.dumps({"desired": desired, "live": live}))
+        output = run(argo_cd_diff, text=json.dumps({"desired": desired, "live": live}))
         return [json.loads(line) for line in output.splitlines()]
 
     assert out_of_sync(joined) == []

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from bridge.rbac.permissions import HOME_LEAVE, Permission
-from e2e import bridge_process, helm_chart
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.versions import DEFAULT_KUBERNETES
 from sync.kube.api_resources import DEPLOYMENTS, PODS
@@ -36,12 +36,6 @@ contexts: [{name: remote, context: {cluster: remote, user: remote}}]
 """
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 Objects = dict[tuple[str, str, str], dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def helm() -> Path:
-    """The program."""
-    return helm_chart.program()
 
 
 def by_name(text: str) -> Objects:

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from bridge.base.version import VERSION
-from e2e import helm_chart
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.run_command import run
@@ -48,11 +47,10 @@ def test_artefacts_install_and_run(release: Path, tmp_path: Path) -> None:
 
 
 def test_chart_and_kustomize_base_are_packed_whole(
-    release: Path, tmp_path: Path, home: Cluster
+    release: Path, helm: Path, tmp_path: Path, home: Cluster
 ) -> None:
     """Helm and kustomize render the packages to what they render from the sources."""
     manifests = source.REPOSITORY / "manifests"
-    helm = helm_chart.program()
     remote = ("--set", "remotes[0].name=far,remotes[0].kubeconfig=content")
     values = ("--namespace", "bridges", *remote, "--set", "remotes[0].state=leaving")
     package = release / f"cluster-bridge-{VERSION}.tgz"

@@ -57,10 +57,11 @@ def run(
             "options": {"home-name": "bench", "home-identity": "service-account"},
         },
     }
+    helm = helm_chart.program()
     create_namespace(home, NAMESPACE)
     try:
         installed = helm_chart.run(
-            *(home, NAMESPACE, "upgrade", "--install", "release", str(helm_chart.CHART)),
+            *(helm, home, NAMESPACE, "upgrade", "--install", "release", str(helm_chart.CHART)),
             values=values,
             timeout=_HELM,
         )
@@ -73,7 +74,8 @@ def run(
         time.sleep(idle_seconds)
         after = _usages(home)
     finally:
-        helm_chart.run(home, NAMESPACE, "uninstall", "release", "--timeout", "10m", timeout=_HELM)
+        uninstall = ("uninstall", "release", "--timeout", "10m")
+        helm_chart.run(helm, home, NAMESPACE, *uninstall, timeout=_HELM)
         home.kubectl("delete", "namespace", NAMESPACE, timeout=120)
     if len(after) != remotes or before.keys() != after.keys():
         raise RuntimeError(f"bridges were restarted: {sorted(before)} and then {sorted(after)}")
