@@ -13,6 +13,7 @@ from e2e.kubectl import Json, get, wait_for
 from e2e.random_load import RandomLoad
 from e2e.storage_classes import served_class
 from e2e.workload_manifests import shell
+from translators.storage.storage_capacity import NAMESPACE
 
 #: Tolerates the taint of virtual nodes.
 _TOLERATIONS = [{"key": "cluster-bridge.io/virtual-node", "operator": "Exists"}]
@@ -44,6 +45,11 @@ class ProvisionedStorage:
         name = f"{name}-{self.bridged.node}"
         with served_class(self.home, name, remote_class=remote_class, retain=retain):
             yield name
+
+    def capacity(self, name: str) -> str:
+        """The capacity that the bridge reports for this class of home; "" before that."""
+        found = get(self.home, "csistoragecapacities", namespace=NAMESPACE)
+        return next((obj["capacity"] for obj in found if obj["storageClassName"] == name), "")
 
     def claims(self) -> dict[str, Json]:
         """Home's claims of the test, by name."""

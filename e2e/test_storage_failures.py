@@ -201,6 +201,9 @@ def test_volume_of_another_driver_is_never_confused(storage: ProvisionedStorage)
         # The example of the documentation, for a pod that the home cluster's scheduler places.
         example = _example_of_existing_claim(storage)
         storage.home.kubectl("apply", "-f", "-", input=example)
+        # The scheduler can overlook that the claim of a waiting pod is bound, for five minutes
+        # (kubernetes/kubernetes#93552).
+        storage.wait_until_bound("shared")
         bridged.apply(storage.node_pod("scheduled", "shared"))
         storage.wait_until_ready("scheduled")
         remote = get_one(storage.remote, "pod", "scheduled", namespace=bridged.remote_namespace)
@@ -258,6 +261,8 @@ def test_capacity_of_remote_steers_home(storage: ProvisionedStorage) -> None:
         hostpath(storage.remote, parameters={"capacity": "32Mi"}) as there,
         storage.home_class("small", remote_class=there) as name,
     ):
+        # Until the provisioner has reported a capacity, the class has no limit.
+        wait_for(lambda: storage.capacity(name) == "32Mi", "home knows the capacity")
         bridged.apply(volume_claim("large", name, "64Mi"))
         bridged.apply(storage.node_pod("large", "large"))
         found = bridged.wait_for_events("FailedScheduling", "Pod", "large")
