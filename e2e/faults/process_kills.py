@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from e2e.bridge_process import BridgeFailed
 from e2e.faults.bad_responses import NothingMet
@@ -20,7 +20,7 @@ _MOMENT = 1.5
 _STARTING = 2.5
 #: Number of killed starts in a row.
 _ROW = 4
-#: Seconds within which the load must cause a write of a volume; and of the hold that the kill ends.
+#: Seconds in which the load causes a write of a volume; and of the hold that the kill ends.
 _MET_SECONDS, _HELD_SECONDS = 60.0, 30.0
 #: The paths of PVCs and PersistentVolumes.
 VOLUMES = r"/persistentvolume(claim)?s(/|$)"
@@ -120,8 +120,12 @@ def _killed_at_a_write(stage: Stage) -> Iterator[None]:
         return sum(proxy.hits for proxy in proxies) > before
 
     harm = stage.random.choice((Harm.DELAY, Harm.HOLD))
-    with held_writes(*proxies, harm=harm, chance=stage.random.uniform(0.1, 1.0)):
-        stage.work(_MET_SECONDS, until=met)
+    with ExitStack() as held:
+        # First of some writes, so that later ones of a sequence are met too; then of any.
+        for chance in (stage.random.uniform(0.1, 1.0), 1.0):
+            if not met():
+                held.enter_context(held_writes(*proxies, harm=harm, chance=chance))
+                stage.work(_MET_SECONDS, until=met)
         if not met():
             raise NothingMet("no write of a volume met the kill")
         stage.require_bridge()
