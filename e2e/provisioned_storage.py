@@ -1,4 +1,4 @@
-"""StorageClasses of home that lead to the remote, and workloads that use them."""
+"""StorageClasses of the home cluster that lead to the remote, and workloads that use them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATA = [{"name": "data", "mountPath": "/data"}]
 
 @dataclass(frozen=True)
 class ProvisionedStorage:
-    """A virtual node, and StorageClasses of home that lead to the remote."""
+    """A virtual node, and StorageClasses of the home cluster that lead to the remote."""
 
     bridged: Bridged
 
@@ -47,12 +47,12 @@ class ProvisionedStorage:
             yield name
 
     def capacity(self, name: str) -> str:
-        """The capacity that the bridge reports for this class of home; "" before that."""
+        """The capacity that the bridge reports in the home cluster for this class; "" before."""
         found = get(self.home, "csistoragecapacities", namespace=NAMESPACE)
         return next((obj["capacity"] for obj in found if obj["storageClassName"] == name), "")
 
     def claims(self) -> dict[str, Json]:
-        """Home's claims of the test, by name."""
+        """The test's claims in the home cluster, by name."""
         found = get(self.home, "persistentvolumeclaims", namespace=self.bridged.namespace)
         return {it["metadata"]["name"]: it for it in found}
 
@@ -61,7 +61,7 @@ class ProvisionedStorage:
         return {name: it["status"]["phase"] for name, it in self.claims().items()}
 
     def volumes(self) -> list[Json]:
-        """Home's volumes of the test."""
+        """The test's volumes in the home cluster."""
         return [
             it
             for it in get(self.home, "persistentvolumes")
@@ -81,7 +81,7 @@ class ProvisionedStorage:
         ]
 
     def wait_until_bound(self, *names: str) -> None:
-        """Waits until these claims are Bound at home."""
+        """Waits until these claims are Bound in the home cluster."""
 
         def bound() -> bool:
             phases = self.phases()
@@ -90,7 +90,7 @@ class ProvisionedStorage:
         wait_for(bound, f"{', '.join(names)} are Bound")
 
     def node_pod(self, name: str, claim: str, script: str = "sleep 3600", **fields: object) -> str:
-        """A pod that home's scheduler places on the virtual node, with the claim at ``/data``."""
+        """A pod that the scheduler places on the virtual node, with the claim at ``/data``."""
         return json.dumps(self.node_pod_object(name, claim, script, **fields))
 
     def node_pod_object(
@@ -127,7 +127,7 @@ class ProvisionedStorage:
         return self.bridged.kubectl("exec", name, "--", "cat", file)
 
     def clear(self) -> None:
-        """Deletes the test's workloads, claims and volumes at home, and waits for the remote."""
+        """Deletes the test's objects in the home cluster, and waits for the remote."""
         namespace = self.bridged.namespace
         kinds = "statefulsets,deployments,pods,persistentvolumeclaims"
         self.home.kubectl("delete", kinds, "--all", "-n", namespace, "--wait=false")

@@ -262,7 +262,7 @@ def test_capacity_of_remote_steers_home(storage: ProvisionedStorage) -> None:
         storage.home_class("small", remote_class=there) as name,
     ):
         # Until the provisioner has reported a capacity, the class has no limit.
-        wait_for(lambda: storage.capacity(name) == "32Mi", "home knows the capacity")
+        wait_for(lambda: storage.capacity(name) == "32Mi", "the home cluster has the capacity")
         bridged.apply(volume_claim("large", name, "64Mi"))
         bridged.apply(storage.node_pod("large", "large"))
         found = bridged.wait_for_events("FailedScheduling", "Pod", "large")
