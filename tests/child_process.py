@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.virtual_time_loop import poll_in_real_time
+
 
 @contextmanager
 def child_process(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[str]]:
@@ -46,3 +48,21 @@ def kill_group(process: asyncio.subprocess.Process) -> None:
     """Kills a program of `piped_command` with all that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the process has ended; another one may have to reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def recorded_pids(path: Path) -> list[int]:
+    """The process ids that a script has written; none without the file."""
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+async def wait_until_ended(pids: Sequence[int]) -> None:
+    """Waits for processes of any parent. Raises TimeoutError after 20 s."""
+    await poll_in_real_time(lambda: all(map(has_ended, pids)))

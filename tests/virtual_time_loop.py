@@ -176,6 +176,14 @@ async def poll(condition: Callable[[], object], *, timeout: float = 120.0) -> No
             interval = min(1.2 * interval, 0.25)
 
 
+async def poll_in_real_time(condition: Callable[[], object], *, timeout: float = 20.0) -> None:
+    """As `poll`, for processes that another process started, and for what they write: the loop's
+    clock does not wait for them. Raises TimeoutError."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.to_thread(time.sleep, 0.01)
+
+
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Runs ``main()`` in a loop of its own with virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -7,7 +7,6 @@ The tests shorten the bounds; `e2e/test_failure_modes.py` uses the real ones, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,10 @@ from bridge.kubelet import server
 from sync.kube import credential_plugins
 from tests.bridge.join_process import START, STOP, join_process
 from tests.bridge.two_clusters import CANARY, Clusters
+from tests.child_process import recorded_pids, wait_until_ended
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.sync.engine_harness import EngineHarness
+from tests.virtual_time_loop import poll_in_real_time
 
 #: Starting a process takes long on a busy machine.
 pytestmark = pytest.mark.timeout(90)
@@ -111,30 +112,14 @@ def with_plugin(two: Clusters, script: str) -> None:
 
 def hanging(folder: Path) -> str:
     """A script that writes its process id and its child's, and hangs."""
-    return f"echo $$ >{folder}/pids; sleep 60 & echo $! >>{folder}/pids; wait\n"
+    return f"sleep 60 & echo $$ $! >{folder}/pids; wait\n"
 
 
-async def pids_in(two: Clusters, folder: Path) -> list[int]:
+async def hanging_pids(folder: Path) -> list[int]:
     """The process ids of the hanging plugin and its child."""
-
-    def ids() -> list[int]:
-        path = folder / "pids"
-        return [int(it) for it in path.read_text().split()] if path.exists() else []
-
-    await two.remote.until(lambda: len(ids()) == 2, timeout=START)
-    return ids()
-
-
-def have_exited(pids: list[int]) -> Callable[[], bool]:
-    """Whether the processes have exited; another process may have to reap them."""
-
-    def exited(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except OSError:
-            return True
-
-    return lambda: all(map(exited, pids))
+    pids = folder / "pids"
+    await poll_in_real_time(lambda: recorded_pids(pids), timeout=START)
+    return recorded_pids(pids)
 
 
 async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
@@ -142,10 +127,10 @@ async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
 ) -> None:
     with_plugin(tls_two, hanging(tmp_path))
     async with join_process(tls_two) as process:
-        pids = await pids_in(tls_two, tmp_path)
+        pids = await hanging_pids(tmp_path)
         code, seconds = await process.stop()
     assert (code, seconds < IN_ALL) == (0, True)
-    await tls_two.remote.until(have_exited(pids))
+    await wait_until_ended(pids)
 
 
 async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
@@ -160,10 +145,10 @@ async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
         (tmp_path / "hangs").touch()
         tls_two.remote.token = "another"
         tls_two.remote.break_watches()
-        pids = await pids_in(tls_two, tmp_path)
+        pids = await hanging_pids(tmp_path)
         code, seconds = await process.stop()
     assert (code, seconds < IN_ALL) == (0, True)
-    await tls_two.remote.until(have_exited(pids))
+    await wait_until_ended(pids)
 
 
 async def test_hanging_thread_does_not_delay_the_exit(two: Clusters) -> None:

@@ -19,10 +19,12 @@ from cryptography.hazmat.primitives import serialization
 from sync.kube import credential_plugins
 from sync.kube import credentials as access_module
 from sync.kube.api_errors import ClientConfigError
-from sync.kube.credentials import Credentials, load
+from sync.kube.credentials import PLUGIN_SECONDS, Credentials, load
 from sync.kube.kubeconfig_ref import KubeconfigRef
+from tests.child_process import recorded_pids, wait_until_ended
 from tests.fakeapi import CLOSED_PORT, Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
+from tests.virtual_time_loop import VirtualLoop, poll_in_real_time
 
 SERVER = "https://127.0.0.1:6443"
 CANARY = "canary-4711"
@@ -195,51 +197,31 @@ async def test_plugin_fails(path: Path, script: str) -> None:
 #: Scripts that hang: one by itself, one in what it has started, one that ended and left another.
 HANGING = {
     "itself": "echo $$ >PIDS; exec sleep 60\n",
-    "its child": "echo $$ >PIDS; sleep 60 & echo $! >>PIDS; wait\n",
+    "its child": "sleep 60 & echo $$ $! >PIDS; wait\n",
     "an orphan": "sleep 60 & echo $! >PIDS\n",
 }
 
 
-def read_pids(pids: Path) -> list[int]:
-    return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
-
-
-def is_gone(pid: int) -> bool:
-    """Whether the process has ended; a process that has ended may still need to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-async def written(pids: Path) -> list[int]:
-    """Waits until the script has written its file; returns the content."""
-    for _ in range(3000):
-        if found := read_pids(pids):
-            return found
-        await asyncio.sleep(0.01)
-    raise AssertionError("it has not started")
-
-
-async def are_gone(pids: list[int]) -> bool:
-    """Whether the processes end, long before they would by themselves."""
-    for _ in range(2000):
-        if all(map(is_gone, pids)):
-            return True
-        await asyncio.sleep(0.01)
-    return False
+async def time_out(user: dict[str, Any], path: Path, pids: Path) -> tuple[str, list[int]]:
+    """Lets the time of a plugin that hangs pass once it has written its file; returns the message
+    and the content."""
+    reading = asyncio.create_task(
+        refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    )
+    await poll_in_real_time(lambda: recorded_pids(pids))
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.hold(PLUGIN_SECONDS)
+    return await reading, recorded_pids(pids)
 
 
 @pytest.mark.parametrize("script", HANGING.values(), ids=HANGING.keys())
-async def test_plugin_that_times_out_is_killed_and_reported(
-    path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
+async def test_plugin_that_times_out_is_killed_and_reported(path: Path, script: str) -> None:
     pids = path.with_name("pids")
     user = plugin(path.with_name("plugin"), script.replace("PIDS", str(pids)))
-    monkeypatch.setattr("sync.kube.credentials.PLUGIN_SECONDS", 0.5)
-    message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    message, running = await time_out(user, path, pids)
     assert "did not answer" in message
-    assert await are_gone(await written(pids))
+    await wait_until_ended(running)
 
 
 async def test_plugin_is_killed_when_its_caller_is_cancelled(path: Path) -> None:
@@ -248,24 +230,23 @@ async def test_plugin_is_killed_when_its_caller_is_cancelled(path: Path) -> None
     script = HANGING["its child"].replace("PIDS", str(pids))
     user = plugin(path.with_name("plugin"), script)
     reading = asyncio.create_task(read(path, kubeconfig(SERVER, user=user)))
-    running = await written(pids)
+    await poll_in_real_time(lambda: recorded_pids(pids))
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert await are_gone(running)
+    await wait_until_ended(recorded_pids(pids))
 
 
 async def test_plugin_may_prompt_in_a_terminal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it stays in the terminal's group, and is ended by itself."""
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(credential_plugins, "sys", terminal)
-    monkeypatch.setattr("sync.kube.credentials.PLUGIN_SECONDS", 0.5)
     pids = path.with_name("pids")
     script = "cut -d' ' -f5 /proc/$$/stat >PGID; echo $$ >PIDS; exec sleep 60\n"
     script = script.replace("PIDS", str(pids)).replace("PGID", str(path.with_name("pgid")))
     user = plugin(path.with_name("plugin"), script)
-    await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
-    assert await are_gone(await written(pids))
+    _, running = await time_out(user, path, pids)
+    await wait_until_ended(running)
     assert int(path.with_name("pgid").read_text()) == os.getpgid(0)
 
 
