@@ -30,7 +30,7 @@ from bridge.pod_metrics.kubelet_scraper import KubeletScraper
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from sync.cache.informer import Informer
-from sync.kube import http_upgrade, transport
+from sync.kube import connections, http_upgrade, transport
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import PODS, Object
 from sync.kube.client import KubeClient
@@ -54,6 +54,8 @@ from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 
 #: Seconds for one request, instead of half a minute, and for a port-forward.
 REQUEST_SECONDS, FORWARD_SECONDS = 2.0, 2.0
+#: Seconds that an idle connection is kept, instead of half a minute: what is open later is a leak.
+KEEP_IDLE = 1.0
 #: Seconds for a call with all its requests, on a busy machine.
 BOUND = 20.0
 #: Seconds that an informer or an agent has for one exchange.
@@ -322,11 +324,13 @@ async def _main(
     target: str, plain: str, secure: str, homes: list[HomeTarget], folder: Path, *, measured: bool
 ) -> None:
     for module, name, seconds in (
+        (connections, "KEEP_IDLE", KEEP_IDLE),
         (transport, "MIN_DELAY", 0.0),
         (transport, "MAX_DELAY", 0.0),
         (http_upgrade, "REQUEST_TIMEOUT", REQUEST_SECONDS),
         (port_forward_connection, "OPEN_TIMEOUT", FORWARD_SECONDS),
         (port_forward_sessions, "OPEN_TIMEOUT", FORWARD_SECONDS),
+        (port_forward_sessions, "IDLE_SECONDS", KEEP_IDLE),
         (port_forward_sessions, "RETRY_SECONDS", 0.0),  # SPDY after each rejection
     ):
         setattr(module, name, seconds)

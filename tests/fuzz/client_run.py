@@ -21,6 +21,7 @@ from tests.bridge.kubelet.fake_api_servers import FakeRemote
 from tests.bridge.kubelet.pki import Pki
 from tests.bridge.relay.reverse.reverse_world import at_home
 from tests.bridge.relay.reverse.udp_world import echo, udp_pod
+from tests.fuzz.client_process import KEEP_IDLE
 from tests.fuzz.hostile_peers import hostile_agent, hostile_remote
 from tests.fuzz.run import MAX_PROBLEMS, Report, ServerProcess, audit
 
@@ -75,6 +76,7 @@ async def fuzz_client(
     report = Report(target, seed)
     async with _peers(target, seed, measured=measured) as process:
         await _exchange(process, report, 0, VALID, valid=True)
+        await asyncio.sleep(2 * KEEP_IDLE + 0.5)  # aiohttp looks for idle connections so often
         idle = await process.state()
         started = time.monotonic()
         for first in range(0, exchanges, BATCH):
