@@ -84,7 +84,7 @@ async def test_drip_is_no_sign_of_life(api: FakeApi) -> None:
 
 
 async def test_watch_that_the_server_does_not_end_is_ended(api: FakeApi) -> None:
-    lines = endless(event("a"), every=1.0)
+    lines = endless(event("a"), every=5.0)
     async with hostile_client(HostileServer(head(), lines), api) as client:
         async with asyncio.timeout(watcher.WATCH_SECONDS[1] + 2 * watcher.WATCH_GRACE + 1):
             await watcher_of(client, Store()).watch()

@@ -321,7 +321,7 @@ async def test_pod_that_another_client_deletes_is_created_at_growing_intervals(
 
     async def delete() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             if harness.remote_pod() is not None:
                 harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
 

@@ -284,7 +284,7 @@ async def test_secret_that_another_client_deletes_is_created_at_growing_interval
 
     async def delete() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             if with_tokens.remote.find(SECRETS, name, REMOTE_NAMESPACE) is not None:
                 with_tokens.remote.remove(SECRETS, name, REMOTE_NAMESPACE)
 

@@ -349,7 +349,7 @@ async def test_slice_that_another_client_sets_back_is_written_at_growing_interva
 
     async def set_back() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             found = harness.home.find(ENDPOINT_SLICES, name, "default")
             if found is not None and found["endpoints"]:
                 if change == "deletion":

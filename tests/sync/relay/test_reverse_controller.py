@@ -384,7 +384,7 @@ async def test_agent_that_another_client_deletes_is_created_at_growing_intervals
 
     async def delete_all() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             for pod in there.relays():
                 there.harness.remote.remove(PODS, pod["metadata"]["name"], REMOTE_NAMESPACE)
 

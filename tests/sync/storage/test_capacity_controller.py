@@ -95,7 +95,7 @@ async def test_object_that_another_client_sets_back_is_written_at_growing_interv
 
     async def set_back() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             if storage.home.find(CSI_STORAGE_CAPACITIES, name, "cluster-bridge") is None:
                 continue
             if change == "deletion":
@@ -121,7 +121,7 @@ async def test_capacity_that_the_remote_changes_all_the_time_is_written_once_a_s
         while True:
             for capacity in ("5Gi", "6Gi"):
                 _report(storage, "a", capacity=capacity)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
 
     async with background_task(alternate(), name="alternate"):
         await asyncio.sleep(30)

@@ -17,6 +17,7 @@ from sync.kube.api_resources import (
     PODS,
     Object,
 )
+from sync.storage.provisioning_failures import MEMORY
 from sync.storage.pvc_controller import PvcController
 from tests.fakeapi import Fault
 from tests.objects import pod
@@ -479,7 +480,7 @@ async def test_failure_that_passed_does_not_interrupt_slow_provisioning(
     await storage.harness.settle()
     (remote,) = storage.remote_claims()
     await _fail(storage, *times)
-    await asyncio.sleep(3600)
+    await asyncio.sleep(2 * MEMORY)
     storage.remote.update(
         PERSISTENT_VOLUME_CLAIMS,
         remote["metadata"]["name"],
@@ -731,7 +732,7 @@ async def test_write_that_another_client_sets_back_is_repeated_at_growing_interv
 
     async def set_back() -> None:
         while True:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
             found = storage.remote.get(PERSISTENT_VOLUME_CLAIMS, name, REMOTE_NAMESPACE)
             annotations = dict.fromkeys(found["metadata"]["annotations"]) | before
             if what == "mark":
