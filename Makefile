@@ -9,8 +9,9 @@ READY := $(VENV)/.ready
 # Where it is set, each `bridge` command of a test compiles its modules again, a quarter of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help machine demo demo-down test test-fast test-e2e test-long soak faults bench lint conformance conformance-smoke \
-        docs docs-write test-skew test-kind release release-verify release-reproduce release-sign release-lock
+.PHONY: help machine demo demo-down test test-fast test-e2e test-long soak faults bench lint lint-types lint-others \
+        conformance conformance-smoke docs docs-write test-skew test-kind release release-verify release-reproduce \
+        release-sign release-lock
 
 help:
 	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
@@ -40,12 +41,21 @@ demo: machine $(READY)
 demo-down: $(READY)
 	@$(BIN)/python -m e2e.demo down
 
+# mypy has one thread; the other linters run beside it.
 lint: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint-types lint-others
+
+lint-types:
+	$(BIN)/mypy
+
+# The collection also compiles the tests, which else each worker of test-fast does: 10 s of its time.
+lint-others:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.language
+	@echo $(BIN)/pytest --collect-only tests
+	@found=$$($(BIN)/pytest --collect-only --quiet --quiet tests) || { echo "$$found"; exit 1; }
 
 # Lint, both suites, and the record in .results/green.
 test: machine $(READY)
