@@ -121,7 +121,7 @@ def test_pool_keeps_little_of_objects_that_are_gone() -> None:
     pool = InternPool()
     tracemalloc.start()
     try:
-        for number in range(200):
+        for number in range(120):
             intern_pod({"spec": {"unknown": [str(number), *[0] * 50_000]}}, pool)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
