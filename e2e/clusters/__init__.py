@@ -91,12 +91,7 @@ def build(settings: Settings | None = None, say: Progress = silent) -> None:
     settings = settings or Settings()
     if choose(settings, specs()) is Backend.NATIVE:
         native.provision(settings, specs(), say)
-    for recipe in (
-        go_recipes.metrics_server(),
-        go_recipes.local_path_provisioner(),
-        go_recipes.hostpath_provisioner(),
-    ):
-        programs(recipe, settings.cache, say)
+    programs(go_recipes.add_ons(), settings.cache, say)
 
 
 def down(

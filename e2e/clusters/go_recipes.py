@@ -17,6 +17,7 @@ from e2e.clusters.versions import (
     COREDNS,
     CSI_ATTACHER,
     CSI_PROVISIONER,
+    DEFAULT_KUBERNETES,
     DESCHEDULER,
     ETCD,
     HELM,
@@ -34,6 +35,8 @@ from e2e.clusters.versions import (
 # Kubernetes requires the modules of its release at v0.0.0 and replaces them by folders of its
 # source tree, which are also published as modules.
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)(?:\s+v\S+)?\s+=>\s+\./staging/\S+$", re.MULTILINE)
+#: Any other module that it requires, and the version.
+_REQUIRED = re.compile(r"^\t(\S+) (v(?!0\.0\.0(?:\s|$))\S+)(?: // indirect)?$", re.MULTILINE)
 _GO = re.compile(r"^go\s+(\d+)\.(\d+)", re.MULTILINE)
 #: A replacement by a published version.
 _REPLACE = re.compile(r"^(?:replace |\t)(\S+(?: v\S+)? => \S+ v\S+)", re.M)
@@ -74,6 +77,8 @@ KUBEADM_COREDNS_PLUGINS = (
     "reload",
 )
 
+_Pairs = tuple[tuple[str, str], ...]
+
 _PROGRAMS = Path(__file__).parent / "programs"
 HOSTPATH_PROVISIONER_SOURCES = _PROGRAMS / "hostpath_provisioner"
 CSI_DRIVER_SOURCES = _PROGRAMS / "csi_driver"
@@ -97,20 +102,21 @@ class Recipe:
     `tests` are packages whose tests are compiled into a program of the given name. `documents` are
     YAML files of the module's source that the programs need at run time: they are joined into one
     file of the given name beside the programs. `sources` are names and contents of the Go files of
-    the package "." among the programs. `requirements` are further modules and their versions. `go`
-    is the oldest Go release that downloads the module.
+    the package "." among the programs. `requirements` are further modules and their versions.
+    `staging` is the version of the modules that are released together with Kubernetes. `go` is the
+    oldest Go release that downloads the module.
     """
 
     name: str
     module: str
     version: str
-    programs: tuple[tuple[str, str], ...]
+    programs: _Pairs
     ldflags: str = "-s -w"
     staging: str = ""
-    tests: tuple[tuple[str, str], ...] = ()
+    tests: _Pairs = ()
     documents: tuple[str, tuple[str, ...]] | None = None
-    sources: tuple[tuple[str, str], ...] = ()
-    requirements: tuple[tuple[str, str], ...] = ()
+    sources: _Pairs = ()
+    requirements: _Pairs = ()
     go: tuple[int, int] = OLDEST
 
     @property
@@ -207,10 +213,8 @@ def tools(version: KubernetesVersion) -> Recipe:
 
 
 def coredns() -> Recipe:
-    """The DNS server of a native cluster, with the plugins that `e2e.clusters.coredns` uses.
-
-    With all plugins, including clients of every cloud, the build takes twice as long.
-    """
+    """The DNS server of a native cluster, with the plugins that `e2e.clusters.coredns` uses; all
+    plugins would include clients of every cloud."""
     return _coredns("coredns-with-views", COREDNS_PLUGINS)
 
 
@@ -224,50 +228,61 @@ def _coredns(name: str, with_plugins: tuple[str, ...]) -> Recipe:
     plugins = [f'\t_ "{module}/plugin/{plugin}"\n' for plugin in with_plugins]
     imports = "".join([f'\t"{module}/coremain"\n', *plugins])
     main = f"package main\n\nimport (\n{imports})\n\nfunc main() {{ coremain.Run() }}\n"
-    return Recipe(
-        name=name,
-        module=module,
-        version=COREDNS,
+    return _beside_kubernetes(
+        name,
         programs=(("coredns", "."),),
+        requirements=((module, COREDNS),),
         sources=(("main.go", main),),
     )
 
 
-def metrics_server() -> Recipe:
-    """The metrics source of `kubectl top` and HorizontalPodAutoscalers."""
-    module = "sigs.k8s.io/metrics-server"
-    programs = (("metrics-server", f"{module}/cmd/metrics-server"),)
-    return Recipe("metrics-server", module, METRICS_SERVER, programs)
-
-
-def local_path_provisioner() -> Recipe:
-    """The provisioner of directories of a node, which many small clusters use."""
-    module = "github.com/rancher/local-path-provisioner"
-    programs = (("local-path-provisioner", module),)
-    return Recipe("local-path-provisioner", module, LOCAL_PATH_PROVISIONER, programs)
-
-
-def hostpath_provisioner() -> Recipe:
-    """The tests' own provisioner of directories of a node."""
-    module = "sigs.k8s.io/sig-storage-lib-external-provisioner/v11"
-    return _own_program(
-        "hostpath-provisioner", HOSTPATH_PROVISIONER_SOURCES, module, PROVISIONER_LIBRARY
+def add_ons() -> Recipe:
+    """metrics-server, rancher's provisioner of directories of a node, and the tests' own."""
+    metrics_server = "sigs.k8s.io/metrics-server"
+    local_path = "github.com/rancher/local-path-provisioner"
+    return _beside_kubernetes(
+        "add-ons",
+        programs=(
+            ("metrics-server", f"{metrics_server}/cmd/metrics-server"),
+            ("local-path-provisioner", local_path),
+            ("hostpath-provisioner", "."),
+        ),
+        requirements=(
+            (metrics_server, METRICS_SERVER),
+            (local_path, LOCAL_PATH_PROVISIONER),
+            ("sigs.k8s.io/sig-storage-lib-external-provisioner/v11", PROVISIONER_LIBRARY),
+        ),
+        sources=_own_sources(HOSTPATH_PROVISIONER_SOURCES),
     )
 
 
-def _own_program(
-    name: str, folder: Path, module: str, version: str, *, go: tuple[int, int] = OLDEST
+def _beside_kubernetes(
+    name: str, *, programs: _Pairs, requirements: _Pairs, sources: _Pairs
 ) -> Recipe:
-    """One program with its sources in the folder; the recipe's name contains their digest."""
-    sources, digest = _own_sources(folder)
-    programs = ((name, "."),)
-    return Recipe(f"{name}-{digest}", module, version, programs, sources=sources, go=go)
+    """Programs with the versions that Kubernetes requires of all modules, so that packages which
+    were compiled for it are not compiled again: seconds instead of minutes for each program.
+
+    The programs must be of about its age, or they do not compile.
+    """
+    version = KubernetesVersion.parse(DEFAULT_KUBERNETES)
+    return Recipe(
+        name=f"{name}-{_digest(sources, requirements)}",
+        module=_KUBERNETES,
+        version=str(version),
+        programs=programs,
+        staging=version.staging,
+        sources=sources,
+        requirements=requirements,
+    )
 
 
-def _own_sources(folder: Path) -> tuple[tuple[tuple[str, str], ...], str]:
-    """The sources of an own program, and a digest of them."""
-    sources = tuple((file.name, file.read_text()) for file in sorted(folder.glob("*.go")))
-    return sources, hashlib.sha256(repr(sources).encode()).hexdigest()[:8]
+def _own_sources(folder: Path) -> _Pairs:
+    """Names and contents of the Go files of an own program."""
+    return tuple((file.name, file.read_text()) for file in sorted(folder.glob("*.go")))
+
+
+def _digest(*parts: _Pairs) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
 _SNAPSHOTTER = "github.com/kubernetes-csi/external-snapshotter/v8"
@@ -283,9 +298,9 @@ def csi_driver() -> Recipe:
     """The tests' own CSI driver, and two sidecars of Kubernetes for it, which share packages; the
     name contains the hash of the driver's sources."""
     module = "github.com/kubernetes-csi/external-provisioner/v5"
-    sources, digest = _own_sources(CSI_DRIVER_SOURCES)
+    sources = _own_sources(CSI_DRIVER_SOURCES)
     return Recipe(
-        name=f"csi-driver-{digest}",
+        name=f"csi-driver-{_digest(sources)}",
         module=module,
         version=CSI_PROVISIONER,
         programs=(
@@ -335,7 +350,10 @@ def argo_cd() -> Recipe:
 def argo_cd_diff() -> Recipe:
     """The tests' own program that compares objects by Argo CD's library."""
     module = "github.com/argoproj/argo-cd/gitops-engine/v3"
-    return _own_program("argo-cd-diff", ARGO_CD_DIFF_SOURCES, module, ARGO_CD, go=ARGO_CD_GO)
+    sources = _own_sources(ARGO_CD_DIFF_SOURCES)
+    name = f"argo-cd-diff-{_digest(sources)}"
+    programs = (("argo-cd-diff", "."),)
+    return Recipe(name, module, ARGO_CD, programs, sources=sources, go=ARGO_CD_GO)
 
 
 def kind() -> Recipe:
@@ -347,7 +365,8 @@ def go_mod(recipe: Recipe, upstream: str) -> str:
     """The go.mod of a recipe, from the go.mod of its module.
 
     Replacements and debug settings apply only in the main module, so they are copied; the module
-    determines all other versions.
+    determines all other versions, Kubernetes also those of modules that the requirements share
+    with it.
     """
     go = _GO.search(upstream)
     lines = [
@@ -363,6 +382,8 @@ def go_mod(recipe: Recipe, upstream: str) -> str:
     ]
     if recipe.staging:
         lines += [f"replace {m} => {m} {recipe.staging}" for m in _STAGING.findall(upstream)]
+    if recipe.staging and recipe.requirements:
+        lines += [f"replace {m} => {m} {version}" for m, version in _REQUIRED.findall(upstream)]
     return "\n".join(lines).rstrip() + "\n"
 
 

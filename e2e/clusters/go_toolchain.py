@@ -40,11 +40,15 @@ class Go:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of its commands: exactly this release, no workspace, static programs."""
+        """The environment of its commands: exactly this release, no workspace, static programs.
+
+        Without `-trimpath`, packages of the module cache are identified by their folder; with it,
+        by the version that is required, and a replaced module is compiled once for each of these.
+        """
         return {
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",
-            "GOFLAGS": "-mod=mod -trimpath -buildvcs=false",
+            "GOFLAGS": "-mod=mod -buildvcs=false",
             "CGO_ENABLED": "0",
         }
 

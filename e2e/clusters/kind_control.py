@@ -196,7 +196,7 @@ class KindControl:
 
     def serve_metrics(self, say: Progress) -> None:
         if not self._has_service(METRICS):
-            folder = go_build.programs(go_recipes.metrics_server(), self.cache, say)
+            folder = go_build.programs(go_recipes.add_ons(), self.cache, say)
             program = self._install(folder / METRICS)
             self._create_service(
                 METRICS, metrics_server.command(program, _ADMIN, f"/var/lib/{METRICS}")
@@ -217,7 +217,7 @@ class KindControl:
         ):
             return  # The published node image has it.
         if not self._has_service(provisioner):
-            folder = go_build.programs(provisioners.recipe(provisioner), self.cache, say)
+            folder = go_build.programs(go_recipes.add_ons(), self.cache, say)
             program = self._install(folder / provisioner)
             node = self.nodes[-1]  # With workers, the control plane's node runs no pods.
             words = provisioners.command(provisioner, program, _ADMIN, _VOLUMES, node)

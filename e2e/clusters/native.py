@@ -110,12 +110,11 @@ class NativeControl:
         native_node.load(self.site, archive)
 
     def serve_metrics(self, say: Progress) -> None:
-        folder = go_build.programs(go_recipes.metrics_server(), self.site.settings.cache, say)
+        folder = go_build.programs(go_recipes.add_ons(), self.site.settings.cache, say)
         metrics_server.start(self.site, folder)
 
     def provision_volumes(self, provisioner: Provisioner, say: Progress) -> None:
-        recipe = provisioners.recipe(provisioner)
-        folder = go_build.programs(recipe, self.site.settings.cache, say)
+        folder = go_build.programs(go_recipes.add_ons(), self.site.settings.cache, say)
         provisioners.start(self.site, provisioner, folder)
 
     def control_snapshots(self, say: Progress) -> None:

@@ -12,9 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from e2e.clusters import go_recipes
 from e2e.clusters.cluster import API_SERVER, Provisioner
-from e2e.clusters.go_recipes import Recipe
 from e2e.clusters.image_archives import BUSYBOX
 from e2e.clusters.native_site import Site
 
@@ -54,13 +52,6 @@ def start(site: Site, provisioner: Provisioner, programs: Path) -> None:
     site.supervisor.start(
         provisioner, command(provisioner, programs / provisioner, kubeconfig, folder, node)
     )
-
-
-def recipe(provisioner: Provisioner) -> Recipe:
-    """The build of a provisioner's program, which has its name."""
-    if provisioner is Provisioner.LOCAL_PATH:
-        return go_recipes.local_path_provisioner()
-    return go_recipes.hostpath_provisioner()
 
 
 def command(
