@@ -368,8 +368,8 @@ class ApiConnector(aiohttp.BaseConnector):
     """The connection pool of ``dialer``, without a limit of its own.
 
     aiohttp's own connector would leave TLS to the event loop, which replies to a hostile server's
-    requests for new keys without a limit, and would parse any number of interim responses in one
-    turn.
+    requests for new keys without a limit, would parse any number of interim responses in one turn,
+    and would take what an idle connection has received for the response to the next request.
     """
 
     def __init__(self, dialer: Dialer) -> None:
@@ -400,11 +400,26 @@ class ApiConnector(aiohttp.BaseConnector):
         connection.hand_over(protocol)
         return protocol
 
+    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        super()._release(key, protocol, should_close=should_close)
+        cast("_ResponseHandler", protocol).is_idle = True
+
 
 class _ResponseHandler(ResponseHandler):
     """aiohttp's client protocol, for servers that are not trusted."""
 
+    is_idle = False
+    """Whether the connection is in the pool: no response is expected."""
+
+    def set_response_params(self, **params: Any) -> None:
+        self.is_idle = False
+        super().set_response_params(**params)
+
     def data_received(self, data: bytes) -> None:
+        if self.is_idle and data:  # without data, aiohttp resumes what it has
+            # Such as the 408 of a load balancer. The same server may send the rest of it later.
+            self.abort()
+            return
         super().data_received(data)
         if len(self._buffer) > MAX_INTERIM and self.transport is not None:
             self.transport.abort()

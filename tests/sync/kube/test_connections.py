@@ -74,6 +74,38 @@ async def test_interim_responses_are_skipped() -> None:
             assert (await client.list(NODES)).items == []
 
 
+@pytest.mark.parametrize(
+    "unrequested",
+    [
+        b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n",
+    ],
+    ids=["response", "part"],
+)
+async def test_connection_that_sends_while_idle_is_not_used_again(unrequested: bytes) -> None:
+    """As load balancers do before they close an idle connection."""
+    answered: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (await reader.read(2**16)).endswith(b"\r\n\r\n"):
+            writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"items":[]}')
+            answered.append(writer)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        config = StaticCredentials(f"http://127.0.0.1:{port}", "remote", token=None)
+        async with KubeClient(config) as client:
+            await client.list(NODES)
+            await client.list(NODES)
+            assert answered[0] is answered[1], "an idle connection is used again"
+            answered[1].write(unrequested)
+            await asyncio.sleep(1)
+            assert (await client.list(NODES)).items == []
+            assert answered[2] is not answered[1]
+        await answered[2].wait_closed()
+
+
 async def test_server_that_requests_new_keys_again_and_again_is_disconnected(
     authority: Authority,
 ) -> None:
