@@ -111,7 +111,7 @@ async def _serve_http1(request: UpgradeRequest, seed: int) -> bool:
         return False
     # A list over TLS is what precedes a watch over HTTP/2.
     share = 0.1 if request.writer.get_extra_info("ssl_object") else 0.5
-    response = remote_responses.http1(exchange.rng, body, code=code)
+    response = remote_responses.http1(exchange.rng, body, code=code, valid=exchange.valid)
     sent = b"".join(exchange.pieces(response, remote_responses.extra_http1, share=share))
     await exchange.send(request, sent)
     if b"Connection: close\r\n" not in sent and (exchange.valid or exchange.rng.random() < 0.4):
@@ -139,7 +139,8 @@ async def _upgrade(request: UpgradeRequest, exchange: _Exchange, *, spdy: bool) 
         extra = remote_responses.extra_websocket
     if not exchange.valid and rng.random() < 0.15:
         code = rng.choice((200, 400, 401, 403, 404, 500, 502))
-        head, frames = remote_responses.http1(rng, [b'{"kind":"Status"}'], code=code), []
+        status = [b'{"kind":"Status"}']
+        head, frames = remote_responses.http1(rng, status, code=code, valid=False), []
     head = exchange.pieces(head, remote_responses.extra_http1, share=0.2)
     frames = exchange.pieces(frames, extra)
     # A valid session answers the streams that the client has opened.
