@@ -87,6 +87,8 @@ async def fuzz_client(
             if len(report.problems) >= MAX_PROBLEMS:
                 break
         report.seconds = time.monotonic() - started
+        # An attacked connection can look usable: its server stalls, or has not sent everything yet.
+        await asyncio.sleep(1.1 * KEEP_IDLE)
         await _exchange(process, report, VALID, 2 * VALID, valid=True)
         await audit(process, report, idle, most=MAX_PEAK)
     return report
