@@ -93,11 +93,11 @@ def durations() -> None:
 def _run_fast() -> int:
     # Three workers for two processors: with two, one third of the time passes in waits for sockets.
     workers = 3 * (os.cpu_count() or 1) // 2
-    return suites.run(suites.fast(workers, suites.commit_seed()))
+    return suites.run(suites.fast(workers))
 
 
 def _run_end_to_end() -> int:
-    return suites.run(suites.end_to_end(suites.commit_seed()))
+    return suites.run(suites.end_to_end())
 
 
 def _module(*args: str) -> int:

@@ -1,12 +1,13 @@
 """Repeats `make test` on one commit, and records each run in `.results/runs.jsonl`.
 
-Each run has a fresh clone of the commit. The series ends with the first run that fails or has a
-flaky test: either is a defect to mend.
+Each run has a fresh clone of the commit, and a seed of its own. The series ends with the first run
+that fails or has a flaky test: either is a defect to mend.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from e2e.gate.suites import FLAKY, RESULTS, ROOT
+from e2e.gate.suites import FLAKY, RESULTS, ROOT, SEED_VARIABLE, chosen_seed
 
 RUNS = RESULTS / "runs.jsonl"
 _BUSY = "while True: pass"
@@ -28,6 +29,7 @@ class Run:
     """One run of `make test`."""
 
     commit: str
+    seed: int
     loaded: bool
     """Whether another process kept one core busy."""
     seconds: int
@@ -56,25 +58,32 @@ def repeat(runs: int, loaded: int) -> int:
         return 2
     known = [run for run in _read() if run.commit == commit]
     while all(run.good for run in known) and len(known) < runs:
-        known.append(_run(commit, loaded=len(known) >= runs - loaded))
+        seed = chosen_seed() + len(known)
+        known.append(_run(commit, seed, loaded=len(known) >= runs - loaded))
         with RUNS.open("a") as file:
             file.write(json.dumps(asdict(known[-1])) + "\n")
     _print(known)
     return 0 if all(run.good for run in known) else 1
 
 
-def _run(commit: str, *, loaded: bool) -> Run:
+def _run(commit: str, seed: int, *, loaded: bool) -> Run:
     folder = Path(tempfile.mkdtemp(prefix="gate-"))
     checkout = folder / "checkout"
     subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True)
     subprocess.run(["git", "-C", checkout, "checkout", "--quiet", commit], check=True)
     started = time.monotonic()
     with _one_core_busy(busy=loaded):
-        done = subprocess.run(["make", "test"], cwd=checkout, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            ["make", "test"],
+            cwd=checkout,
+            env={**os.environ, SEED_VARIABLE: str(seed)},
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
     seconds = round(time.monotonic() - started)
     flaky = [test for suite in _flaky(checkout).values() for test in suite]
     shutil.rmtree(folder)
-    return Run(commit, loaded, seconds, done.returncode, tuple(flaky))
+    return Run(commit, seed, loaded, seconds, done.returncode, tuple(flaky))
 
 
 def _flaky(checkout: Path) -> dict[str, dict[str, str]]:
@@ -105,11 +114,12 @@ def _read() -> list[Run]:
 
 
 def _print(runs: list[Run]) -> None:
-    print(f"\n{'run':>4} {'core busy':>10} {'minutes':>8} {'exit':>5}  flaky tests")
+    print(f"\n{'run':>4} {'seed':>10} {'core busy':>10} {'minutes':>8} {'exit':>5}  flaky tests")
     for number, run in enumerate(runs, 1):
         busy = "yes" if run.loaded else "no"
         flaky = ", ".join(run.flaky) or "-"
-        print(f"{number:>4} {busy:>10} {run.seconds / 60:>8.1f} {run.exit_code:>5}  {flaky}")
+        minutes = run.seconds / 60
+        print(f"{number:>4} {run.seed:>10} {busy:>10} {minutes:>8.1f} {run.exit_code:>5}  {flaky}")
 
 
 def _git(*args: str) -> str | None:

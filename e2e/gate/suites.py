@@ -1,10 +1,11 @@
 """Runs a suite of tests, and each of a few failed tests once more, alone.
 
 If a run had at most `Suite.most_repeated` failed tests, each of them gets a second attempt: after
-the run, by itself, without random order, and with clusters of its own. A test that then passes is
+the run, by itself, with the same seed, and with clusters of its own. A test that then passes is
 *flaky*: it is printed with its first failure, and recorded in `.results/flaky.json`. A test that
-fails twice fails the suite. Nothing is repeated after a run with more failed tests, with a module
-that cannot be imported, with a rejected or undeclared permission, or that was interrupted.
+fails twice, as one that fails because of its random numbers does, fails the suite. Nothing is
+repeated after a run with more failed tests, with a module that cannot be imported, with a rejected
+or undeclared permission, or that was interrupted.
 
 A run that exceeds its time limit is interrupted, so that pytest names the running test, and then
 killed with all processes that it has started.
@@ -29,6 +30,7 @@ RESULTS = Path(".results")
 FLAKY = RESULTS / "flaky.json"
 #: How long a run that exceeded its limit may take to end its fixtures.
 INTERRUPTED_SECONDS = 60.0
+SEED_VARIABLE = "CLUSTER_BRIDGE_TEST_SEED"
 #: Exit code of pytest if tests failed, and nothing else happened.
 TESTS_FAILED = 1
 #: Exit code of a run that was killed or wrote no outcome.
@@ -42,6 +44,8 @@ class Suite:
     name: str
     options: tuple[str, ...]
     """Options of pytest in the first attempt."""
+    seed: int
+    """Determines the order and the random numbers of the tests, in both attempts."""
     most_repeated: int
     """The most failed tests that get a second attempt."""
     seconds: float
@@ -50,21 +54,22 @@ class Suite:
     """Limit of the second attempt of one test."""
 
 
-def fast(workers: int, seed: int) -> Suite:
-    """The tests that need no cluster. Their order follows from the seed."""
+def fast(workers: int) -> Suite:
+    """The tests that need no cluster."""
     return Suite(
         name="fast",
         options=(
-            *("-n", str(workers), "--dist", "worksteal", f"--randomly-seed={seed}"),
+            *("-n", str(workers), "--dist", "worksteal"),
             *("-m", "not long", "tests"),
         ),
+        seed=chosen_seed(),
         most_repeated=3,
         seconds=1500,
         repeated_seconds=180,
     )
 
 
-def end_to_end(seed: int) -> Suite:
+def end_to_end() -> Suite:
     """The core of the end-to-end tests, and the golden files, on three sets of clusters side by
     side: with these, tests use two processors fully; with four, they wait for each other until
     their timeouts."""
@@ -72,17 +77,21 @@ def end_to_end(seed: int) -> Suite:
         name="e2e",
         options=(
             *("-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder"),
-            *(f"--randomly-seed={seed}", "--durations", "20", "--junitxml", ".results/native.xml"),
+            *("--durations", "20", "--junitxml", ".results/native.xml"),
             *("-m", "core", "e2e", "tests/golden"),
         ),
+        seed=chosen_seed(),
         most_repeated=2,
         seconds=2700,
         repeated_seconds=900,
     )
 
 
-def commit_seed() -> int:
-    """A seed that follows from the commit: a run of one commit can be repeated."""
+def chosen_seed() -> int:
+    """The seed of the environment, or one that follows from the commit, so that a run of one commit
+    can be repeated."""
+    if given := os.environ.get(SEED_VARIABLE):
+        return int(given)
     done = subprocess.run(
         ["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -91,7 +100,8 @@ def commit_seed() -> int:
 
 def run(suite: Suite) -> int:
     """Runs the suite; returns 0 if every test passed, in its second attempt at the latest."""
-    first = _attempt(list(suite.options), suite.name, suite.seconds, {})
+    options = [f"--randomly-seed={suite.seed}", *suite.options]
+    first = _attempt(options, suite.name, suite.seconds, {})
     flaky: dict[str, str] = {}
     if _is_repeatable(suite, first):
         for test, failure in first.failed.items():
@@ -121,7 +131,7 @@ def _is_repeatable(suite: Suite, first: Outcome) -> bool:
 
 def _passes_alone(suite: Suite, test: str) -> bool:
     """Whether the test passes by itself, on clusters of its own if it needs any."""
-    options = ["-n", "0", "-p", "no:randomly", test]
+    options = ["-n", "0", f"--randomly-seed={suite.seed}", test]
     fresh = {"CLUSTER_BRIDGE_E2E_PREFIX": "again"}
     again = _attempt(options, f"{suite.name}-again", suite.repeated_seconds, fresh)
     return again.exit_code == 0 and again.passed > 0

@@ -20,7 +20,7 @@ from e2e.gate.suites import FLAKY, Suite
 
 #: Counts its runs in a file, and fails as often as the name of the test states.
 TESTS = """
-import os, subprocess, sys
+import os, random, subprocess, sys
 from pathlib import Path
 import pytest
 
@@ -42,6 +42,12 @@ def test_fails_once_{0}(case):
 ALWAYS = """
 def test_fails_always():
     runs("always")
+    raise AssertionError("a defect")
+"""
+RANDOM = """
+def test_random_numbers():
+    with Path("numbers").open("a") as file:
+        file.write(f"{random.random()}\\n")
     raise AssertionError("a defect")
 """
 FIXTURE_ONCE = """
@@ -69,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def suite(*options: str, seconds: float = 60) -> Suite:
     """A suite of the current folder that allows two failures."""
-    return Suite("trial", (*options, "."), most_repeated=2, seconds=seconds, repeated_seconds=60)
+    return Suite("trial", (*options, "."), 7, most_repeated=2, seconds=seconds, repeated_seconds=60)
 
 
 def write(*parts: str) -> None:
@@ -111,6 +117,14 @@ def test_test_that_fails_twice_fails_the_run(capfd: pytest.CaptureFixture[str]) 
     assert suites.run(suite()) != 0
     assert runs("always") == 2
     assert "trial/test_trial.py::test_fails_always: call failed" in capfd.readouterr().out
+
+
+def test_second_attempt_has_the_same_random_numbers() -> None:
+    """A test that fails for certain numbers, as a fuzz test can, is not flaky."""
+    write(RANDOM)
+    assert suites.run(suite("-n", "2")) != 0
+    first, second = Path("numbers").read_text().splitlines()
+    assert first == second
 
 
 def test_more_failures_than_allowed_get_no_second_attempt() -> None:
