@@ -85,7 +85,8 @@ STRICT := -W error::ResourceWarning -W error::pytest.PytestUnraisableExceptionWa
 
 test-long: machine $(READY)
 	$(BIN)/python -m tests.fuzz
-	$(BIN)/pytest -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal $(STRICT) tests
+	$(BIN)/pytest -n $$(getconf _NPROCESSORS_ONLN) --dist worksteal $(STRICT) \
+	  --hypothesis-profile random tests
 	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder $(STRICT) -m 'not alone' e2e
 	$(BIN)/pytest $(STRICT) -m alone e2e
 

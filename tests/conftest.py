@@ -22,8 +22,9 @@ from sync.kube.client import KubeClient
 from tests.fakeapi import Authority, FakeApi, credentials_for
 from tests.virtual_time_loop import loop_factories
 
-# Without a limit of wall-clock time for each example, and with the same examples in each run.
+# Without a limit of wall-clock time for each example. With "ci", each run has the same examples.
 hypothesis.settings.load_profile("ci")
+hypothesis.settings.register_profile("random", derandomize=False)
 
 _CHILDREN = pytest.StashKey[frozenset[int]]()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sync.capacity.remote_capacity import CapacityAggregator, slim_namespace, slim_pod
@@ -262,7 +262,7 @@ def test_every_wrong_part_is_rejected_or_harmless(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(data=st.data())
 def test_random_parts_are_rejected_or_harmless(case: str, data: st.DataObject) -> None:
     kind, whole, read = CASES[case]

@@ -208,5 +208,5 @@ class Model(RuleBasedStateMachine):
             assert group() is None
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestAnySequence = Model.TestCase

@@ -103,7 +103,7 @@ async def test_errors_do_not_quote_malformed_responses(answer: str, how: str) ->
         assert TOKEN not in shown(error)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(parts=st.lists(PARTS, max_size=8), how=st.sampled_from(["request", "stream"]))
 def test_errors_do_not_quote_any_response(parts: list[str], how: str) -> None:
     async def run() -> KubeError | None:

@@ -278,7 +278,7 @@ class Model(RuleBasedStateMachine):
         assert len(self.queue) == len(self.ready)
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestAnySequence = Model.TestCase
 
 
@@ -343,7 +343,7 @@ LOADS = st.lists(
 
 
 @given(loads=LOADS, workers=st.integers(1, 9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_load_is_processed_without_idle_workers(
     loads: list[tuple[str, int, int, int]], workers: int
 ) -> None:
