@@ -63,14 +63,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts these tests: the longest start first, so that no pytest-xdist worker waits for one at
-    the end."""
+    """Sorts the tests, these and those that run beside them: the longest start first, so that no
+    pytest-xdist worker waits for one at the end."""
     recorded: dict[str, float] = json.loads(DURATIONS.read_text())
     seconds: dict[str, float] = {}
-    for item in filter(_is_end_to_end, items):
+    for item in items:
         unit = _unit(item)
         seconds[unit] = seconds.get(unit, 0.0) + recorded.get(_node_id(item), UNKNOWN_SECONDS)
-    items.sort(key=lambda item: -seconds.get(_unit(item), 0.0))
+    items.sort(key=lambda item: -seconds[_unit(item)])
 
 
 def _is_end_to_end(item: pytest.Item) -> bool:
