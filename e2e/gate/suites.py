@@ -89,8 +89,13 @@ def end_to_end() -> Suite:
 
 def chosen_seed() -> int:
     """The seed of the environment, or one that follows from the commit, so that a run of one commit
-    can be repeated."""
+    can be repeated.
+
+    Raises SystemExit if the variable is not a whole number.
+    """
     if given := os.environ.get(SEED_VARIABLE):
+        if not given.isdecimal():
+            raise SystemExit(f"error: {SEED_VARIABLE} is {given!r}; set it to a whole number")
         return int(given)
     done = subprocess.run(
         ["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False
